@@ -1,0 +1,2 @@
+//! The tool `inorder`.
+fn main() {}
