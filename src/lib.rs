@@ -1,4 +1,16 @@
 //! Every event, in order, once: a PostgreSQL table as a dependable event log with consumers.
 
+mod backoff;
+mod error;
+mod event;
+mod outcome;
+mod pg;
+mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+
+pub use backoff::Backoff;
+pub use error::{Error, ErrorKind};
+pub use event::{Append, Event, ExpectedVersion, NewEvent, Undecodable};
+pub use outcome::{ConsumerReport, Failure, Outcome, Report, Verdict};
+pub use store::{Config, Inorder};

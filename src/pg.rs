@@ -1,0 +1,320 @@
+//! The only Rust that knows SQL: one file per table, no rules, no loops.
+//!
+//! A statement lives in `sql/query/<table>/<verb>.sql` and writes the schema as the literal `inorder.`; [`Schema`] puts
+//! the configured one in. `src/pg/<table>.rs` binds it, checks its row count, and decides nothing.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::{
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+};
+use tokio_postgres::{AsyncMessage, NoTls};
+
+use crate::error::{Error, ErrorKind};
+
+pub(crate) mod consumers;
+pub(crate) mod dead_letters;
+pub(crate) mod events;
+pub(crate) mod instances;
+pub(crate) mod session;
+
+/// The text of a statement, with the schema still written as `inorder.`.
+macro_rules! sql {
+    ($name:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/sql/query/", $name, ".sql"))
+    };
+}
+pub(crate) use sql;
+
+/// The schema that holds the log, and the statements written for it.
+pub(crate) struct Schema {
+    name: String,
+    quoted: String,
+    rendered: Mutex<HashMap<usize, Arc<str>>>,
+}
+
+impl Schema {
+    /// # Errors
+    /// [`ErrorKind::Config`] for a name that PostgreSQL would refuse, shorten or reserve.
+    pub(crate) fn new(name: &str) -> Result<Self, Error> {
+        let wrong = if name.is_empty() {
+            "is empty"
+        } else if name.len() > 63 {
+            "is longer than 63 bytes"
+        } else if name.contains('\0') {
+            "contains U+0000"
+        } else if name.starts_with("pg_") {
+            "begins with pg_, which PostgreSQL reserves"
+        } else if name.contains('$') {
+            "contains $, which would end the quoting of our functions"
+        } else {
+            let quoted = format!("\"{}\"", name.replace('"', "\"\""));
+            return Ok(Self { name: name.to_owned(), quoted, rendered: Mutex::default() });
+        };
+        Err(Error::new(ErrorKind::Config, format!("schema name {name:?} {wrong}; choose another")))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name as an identifier, quoted.
+    pub(crate) fn quoted(&self) -> &str {
+        &self.quoted
+    }
+
+    /// A statement for this schema. Rendered once.
+    pub(crate) fn sql(&self, statement: &'static str) -> Arc<str> {
+        let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(rendered.entry(statement.as_ptr().addr()).or_insert_with(|| self.render(statement).into()))
+    }
+
+    /// Replaces each `inorder.` that begins a word by the quoted schema; inside a string literal, with the quotes
+    /// that a literal needs.
+    pub(crate) fn render(&self, statement: &str) -> String {
+        const LITERAL: &str = "inorder.";
+        let in_literal = self.quoted.replace('\'', "''");
+        let mut text = String::with_capacity(statement.len() + 64);
+        let (mut rest, mut quoted, mut comment, mut word) = (statement, false, false, false);
+        while let Some(c) = rest.chars().next() {
+            if !word && !comment && rest.starts_with(LITERAL) && !rest.starts_with("inorder.ring'") {
+                text.push_str(if quoted { &in_literal } else { &self.quoted });
+                text.push('.');
+                rest = &rest[LITERAL.len()..];
+                continue;
+            }
+            match c {
+                '\n' => comment = false,
+                '\'' if !comment => quoted = !quoted,
+                '-' if !quoted && rest.starts_with("--") => comment = true,
+                _ => {}
+            }
+            word = c.is_alphanumeric() || matches!(c, '_' | '"' | '.');
+            text.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+        text
+    }
+
+    /// The channel of the doorbell. A hash, as a channel's name has 63 bytes and a schema's may have as many.
+    pub(crate) const fn channel_prefix() -> &'static str {
+        "inorder_"
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Schema({:?})", self.name)
+    }
+}
+
+/// Waits for an answer, but not longer than `limit`: a connection whose other side fell silent hangs for ever otherwise.
+/// The statement may go on at the server; `statement_timeout` ends it there.
+pub(crate) async fn deadline<T, E>(
+    limit: Duration,
+    what: impl fmt::Display,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, Error>
+where
+    E: IntoError,
+{
+    match tokio::time::timeout(limit, answer).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(error.into_error(&what)),
+        Err(_) => Err(Error::new(
+            ErrorKind::Timeout,
+            format!(
+                "{what}: no answer within {:.1} s; is the server reachable and not overloaded?",
+                limit.as_secs_f64()
+            ),
+        )),
+    }
+}
+
+/// An error of a layer below, put into words.
+pub(crate) trait IntoError {
+    fn into_error(self, what: &dyn fmt::Display) -> Error;
+}
+
+impl IntoError for tokio_postgres::Error {
+    fn into_error(self, what: &dyn fmt::Display) -> Error {
+        Error::statement(what, self)
+    }
+}
+
+impl IntoError for Error {
+    fn into_error(self, _: &dyn fmt::Display) -> Error {
+        self
+    }
+}
+
+impl IntoError for deadpool_postgres::PoolError {
+    fn into_error(self, what: &dyn fmt::Display) -> Error {
+        match self {
+            Self::Backend(e) => Error::with_source(ErrorKind::Connection, what.to_string(), e),
+            Self::Timeout(_) => Error::with_source(
+                ErrorKind::Timeout,
+                format!(
+                    "{what}: every connection of the pool is in use; raise its size or look for sessions that hang"
+                ),
+                self,
+            ),
+            other => Error::with_source(ErrorKind::Connection, what.to_string(), other),
+        }
+    }
+}
+
+/// How our sessions are made.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    config: tokio_postgres::Config,
+    connect_timeout: Duration,
+}
+
+impl Connector {
+    /// # Errors
+    /// [`ErrorKind::Config`] for a URL that does not parse; the URL, which may hold a password, is not repeated.
+    pub(crate) fn new(url: &str, application_name: &str, connect_timeout: Duration) -> Result<Self, Error> {
+        let mut config = tokio_postgres::Config::from_str(url).map_err(|e| {
+            Error::with_source(
+                ErrorKind::Config,
+                "the database URL does not parse; expected postgres://user:password@host:port/database or key=value pairs",
+                e,
+            )
+        })?;
+        if config.get_application_name().is_none() {
+            config.application_name(application_name);
+        }
+        config.connect_timeout(connect_timeout);
+        config.tcp_user_timeout(Duration::from_secs(10));
+        config.keepalives_idle(Duration::from_secs(10));
+        config.keepalives_interval(Duration::from_secs(3));
+        config.keepalives_retries(3);
+        Ok(Self { config, connect_timeout })
+    }
+
+    /// Where it connects to, without secrets.
+    pub(crate) fn target(&self) -> String {
+        let hosts: Vec<String> = self
+            .config
+            .get_hosts()
+            .iter()
+            .map(|h| match h {
+                tokio_postgres::config::Host::Tcp(name) => name.clone(),
+                #[cfg(unix)]
+                tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+            })
+            .collect();
+        let port = self.config.get_ports().first().copied().unwrap_or(5432);
+        format!("{}:{port}/{}", hosts.join(","), self.config.get_dbname().unwrap_or_default())
+    }
+
+    /// A connection of its own, outside every pool.
+    pub(crate) async fn connect(&self) -> Result<ClientWrapper, Error> {
+        let what = format!("connecting to {}", self.target());
+        let (client, connection) = deadline(self.connect_timeout, &what, self.config.connect(NoTls)).await?;
+        let task = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %crate::error::describe(&error), "connection ended");
+            }
+        });
+        let client = ClientWrapper::new(client, task);
+        session::prepare(&client, self.connect_timeout).await?;
+        Ok(client)
+    }
+
+    /// A connection whose notifications are told to `heard`; the end of the stream of messages is the end of the
+    /// returned task.
+    pub(crate) async fn listen(
+        &self,
+        heard: impl Fn(String) + Send + 'static,
+    ) -> Result<(tokio_postgres::Client, tokio::task::JoinHandle<()>), Error> {
+        let what = format!("connecting the listener to {}", self.target());
+        let (client, mut connection) =
+            deadline(self.connect_timeout, &what, self.config.connect(NoTls)).await?;
+        let task = tokio::spawn(async move {
+            let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
+            while let Some(message) = futures_util::StreamExt::next(&mut messages).await {
+                match message {
+                    Ok(AsyncMessage::Notification(note)) => heard(note.payload().to_owned()),
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(error = %crate::error::describe(&error), "listener ended");
+                        break;
+                    }
+                }
+            }
+        });
+        Ok((client, task))
+    }
+
+    /// A pool of at most `size` connections; a wait for one ends after `wait`.
+    pub(crate) fn pool(&self, size: usize, wait: Duration) -> Result<Pool, Error> {
+        let manager = Manager::from_config(
+            self.config.clone(),
+            NoTls,
+            ManagerConfig { recycling_method: RecyclingMethod::Fast },
+        );
+        let limit = self.connect_timeout;
+        Pool::builder(manager)
+            .max_size(size)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(wait))
+            .create_timeout(Some(self.connect_timeout))
+            .recycle_timeout(Some(self.connect_timeout))
+            .post_create(Hook::async_fn(move |client: &mut ClientWrapper, _| {
+                Box::pin(async move {
+                    session::prepare(client, limit).await.map_err(|e| HookError::message(e.report()))
+                })
+            }))
+            .build()
+            .map_err(|e| Error::with_source(ErrorKind::Config, format!("a pool of {size} connections"), e))
+    }
+}
+
+/// Takes a connection from a pool.
+pub(crate) async fn checkout(pool: &Pool, what: &str) -> Result<Object, Error> {
+    pool.get().await.map_err(|e| e.into_error(&what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(schema: &str, statement: &str) -> String {
+        Schema::new(schema).expect("a good name").render(statement)
+    }
+
+    #[test]
+    fn the_schema_is_put_in_as_a_quoted_identifier() {
+        assert_eq!(render("We ird", "SELECT FROM inorder.events"), "SELECT FROM \"We ird\".events");
+        assert_eq!(render("a\"b", "inorder.events"), "\"a\"\"b\".events");
+        assert_eq!(
+            render("it's", "'inorder.events'::regclass, inorder.x"),
+            "'\"it''s\".events'::regclass, \"it's\".x"
+        );
+        assert_eq!(render("s", "-- it's\n'inorder.x'"), "-- it's\n'\"s\".x'");
+    }
+
+    #[test]
+    fn settings_and_longer_words_are_left_alone() {
+        assert_eq!(
+            render("s", "current_setting('inorder.ring', true)"),
+            "current_setting('inorder.ring', true)"
+        );
+        assert_eq!(render("s", "notinorder.events"), "notinorder.events");
+    }
+
+    #[test]
+    fn names_that_would_be_shortened_or_refused_are_refused_first() {
+        for name in ["", "pg_x", "a\0b", "a$b", &"x".repeat(64)] {
+            assert!(Schema::new(name).is_err(), "{name:?}");
+        }
+        assert!(Schema::new(&"x".repeat(63)).is_ok());
+    }
+}

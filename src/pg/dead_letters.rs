@@ -1,0 +1,1 @@
+//! Statements on `dead_letters`.
