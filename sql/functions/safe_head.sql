@@ -1,0 +1,107 @@
+-- The safe head: the highest id such that every id at or below it is visible or never will be.
+
+-- Who could still fill a hole: every transaction that has taken an id holds RowExclusiveLock on the identity sequence
+-- until after its commit is visible. Prepared transactions have no pid.
+CREATE OR REPLACE FUNCTION inorder.writers()
+RETURNS TABLE (virtualtransaction text, pid int)
+LANGUAGE sql
+VOLATILE
+AS $body$
+    SELECT l.virtualtransaction, l.pid
+    FROM pg_catalog.pg_locks AS l
+    WHERE l.locktype = 'relation'
+        AND l.relation = 'inorder.events_id_seq'::regclass
+        AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
+        AND l.mode = 'RowExclusiveLock'
+        AND l.granted
+$body$;
+
+-- Everything that the safe head rests on and that does not hold, in words; an empty array when all is well.
+CREATE OR REPLACE FUNCTION inorder.unsafe()
+RETURNS text[]
+LANGUAGE sql
+VOLATILE
+AS $body$
+    SELECT array_remove(ARRAY[
+        CASE WHEN s.seqcache <> 1
+            THEN format('sequence %s has CACHE %s: ids are handed out late; ALTER SEQUENCE %1$s CACHE 1', s.seqrelid::regclass, s.seqcache) END,
+        CASE WHEN s.seqincrement <> 1
+            THEN format('sequence %s has INCREMENT %s; it must be 1', s.seqrelid::regclass, s.seqincrement) END,
+        CASE WHEN s.seqcycle
+            THEN format('sequence %s may CYCLE; ALTER SEQUENCE %1$s NO CYCLE', s.seqrelid::regclass) END,
+        CASE WHEN c.relpersistence <> 'p'
+            THEN format('sequence %s is not logged', s.seqrelid::regclass) END,
+        CASE WHEN e.relkind <> 'r' OR e.relhassubclass
+            THEN format('table %s is not an ordinary table without children', e.oid::regclass) END,
+        CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_subscription_rel AS r WHERE r.srrelid = e.oid)
+            THEN format('table %s is filled by logical replication, which commits ids in any order', e.oid::regclass) END,
+        CASE WHEN pg_catalog.pg_is_in_recovery()
+            THEN 'the server is a standby, which cannot tell who is writing: connect to the primary' END,
+        CASE WHEN pg_catalog.current_setting('row_security') <> 'off'
+            THEN 'row_security is on in this session: rows could be hidden' END,
+        CASE WHEN q.last_value < coalesce((SELECT max(id) FROM inorder.events), 0)
+            THEN format('sequence %s stands at %s, below the highest id %s: ids would be used again; restart it above',
+                s.seqrelid::regclass, q.last_value, (SELECT max(id) FROM inorder.events)) END,
+        CASE WHEN q.last_value < coalesce((SELECT max(position) FROM inorder.consumers), 0)
+            THEN format('consumer %L is at %s, beyond the last id %s that was ever given: the log lost its tail; reset the consumer',
+                (SELECT name FROM inorder.consumers ORDER BY position DESC LIMIT 1),
+                (SELECT max(position) FROM inorder.consumers), q.last_value) END
+    ], NULL)
+    FROM pg_catalog.pg_sequence AS s
+    JOIN pg_catalog.pg_class AS c ON c.oid = s.seqrelid
+    CROSS JOIN pg_catalog.pg_class AS e
+    CROSS JOIN inorder.events_id_seq AS q
+    WHERE s.seqrelid = 'inorder.events_id_seq'::regclass
+        AND e.oid = 'inorder.events'::regclass
+$body$;
+
+-- Where everything is known to be settled: pruned, or dealt with by a consumer, which never passes the safe head.
+CREATE OR REPLACE FUNCTION inorder.settled()
+RETURNS bigint
+LANGUAGE sql
+VOLATILE
+AS $body$
+    SELECT greatest(
+        (SELECT pruned_to FROM inorder.log_state),
+        (SELECT max(position) FROM inorder.consumers)
+    )
+$body$;
+
+-- A safe head, found without waiting: rows first, then who is writing. Nobody: the highest id. Otherwise the contiguous
+-- prefix above what is settled. Separate statements, so that each has a snapshot of its own.
+CREATE OR REPLACE FUNCTION inorder.safe_head()
+RETURNS bigint
+LANGUAGE plpgsql
+VOLATILE
+AS $body$
+DECLARE
+    top     bigint;
+    head    bigint;
+    reached bigint;
+    step    CONSTANT int := 10000;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'safe_head() needs READ COMMITTED, not %: one snapshot cannot see what commits meanwhile',
+            upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'IO006';
+    END IF;
+    head := inorder.settled();
+    SELECT greatest(head, max(id)) INTO top FROM inorder.events;
+    IF NOT EXISTS (SELECT FROM inorder.writers()) THEN
+        head := top;
+    -- Our own uncommitted events are visible to us and to nobody else.
+    ELSIF NOT EXISTS (SELECT FROM inorder.writers() AS w WHERE w.pid = pg_backend_pid()) THEN
+        LOOP
+            SELECT coalesce(max(id), head) INTO reached
+            FROM (
+                SELECT id, row_number() OVER (ORDER BY id) AS n
+                FROM (SELECT id FROM inorder.events WHERE id > head ORDER BY id LIMIT step) AS ahead
+            ) AS numbered
+            WHERE id = head + n;
+            EXIT WHEN reached = head;
+            head := reached;
+        END LOOP;
+    END IF;
+    RETURN head;
+END
+$body$;
