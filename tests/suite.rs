@@ -1,1 +1,9 @@
 //! The guarantees, as tests.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+/// One module per topic, in `tests/suite/`.
+mod suite {
+    mod testing;
+}
