@@ -5,5 +5,6 @@ mod support;
 
 /// One module per topic, in `tests/suite/`.
 mod suite {
+    mod support;
     mod testing;
 }

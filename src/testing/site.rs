@@ -122,6 +122,7 @@ impl Site {
 fn temp_folder(parent: &Path) -> Result<TempDir, Error> {
     tempfile::Builder::new()
         .prefix("inorder-postgres-")
+        .permissions(Permissions::from_mode(0o700))
         .tempdir_in(parent)
         .map_err(|e| Error::io(format!("could not make a folder for the server in {}", parent.display()), e))
 }

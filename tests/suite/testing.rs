@@ -2,14 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, TcpStream};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use inorder::testing::TempPostgres;
 
-use crate::support::{connect, eventually};
+use crate::support::{connect, eventually, process};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -28,24 +27,16 @@ impl Traces {
         TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok()
     }
 
+    /// The server, `initdb`, the shell that cleans up: all name the folder on their command line.
+    fn processes(&self) -> Vec<String> {
+        process::with_command_line(self.folder.to_str().unwrap())
+    }
+
     async fn assert_gone(&self) {
         eventually(LIMIT, "the server has ended", async || !self.server_answers()).await;
-        eventually(LIMIT, "its processes have ended", async || processes_that_name(&self.folder).is_empty())
-            .await;
+        eventually(LIMIT, "its processes have ended", async || self.processes().is_empty()).await;
         eventually(LIMIT, "the folder is gone", async || !self.folder.exists()).await;
     }
-}
-
-/// The processes on whose command line the folder stands: the server, `initdb` and the shell that cleans up.
-fn processes_that_name(folder: &Path) -> Vec<String> {
-    let listed =
-        Command::new("ps").args(["-A", "-o", "pid=,args="]).output().expect("`ps` lists the processes");
-    let folder = folder.to_str().unwrap();
-    String::from_utf8_lossy(&listed.stdout)
-        .lines()
-        .filter(|l| l.contains(folder))
-        .map(str::to_owned)
-        .collect()
 }
 
 async fn show(server: &TempPostgres, setting: &str) -> String {
@@ -205,9 +196,7 @@ async fn nothing_is_left_after_the_process_was_killed() {
 async fn nothing_is_left_after_ctrl_c() {
     let holder = Holder::start("wait").await;
     // As a terminal does: to every process of the group.
-    let group = format!("-{}", holder.process.id());
-    let sent = Command::new("/bin/sh").args(["-c", "kill -s INT -- \"$1\"", "sh", &group]).status().unwrap();
-    assert!(sent.success());
+    process::signal("INT", -i64::from(holder.process.id()));
     holder.assert_gone().await;
 }
 
@@ -230,8 +219,14 @@ async fn nothing_is_left_when_the_process_is_killed_while_it_starts_a_server() {
     process.kill().unwrap();
     process.wait().unwrap();
     eventually(LIMIT, "the folder is gone", async || folders() == 0).await;
-    eventually(LIMIT, "nothing runs", async || processes_that_name(temp.path()).is_empty()).await;
+    eventually(LIMIT, "nothing runs", async || {
+        process::with_command_line(temp.path().to_str().unwrap()).is_empty()
+    })
+    .await;
 }
+
+/// How the process that holds a server ends.
+const HOLDER: &str = "INORDER_TEST_HOLDER";
 
 /// Another process that holds a server.
 struct Holder {
@@ -240,15 +235,9 @@ struct Holder {
 }
 
 impl Holder {
-    /// This program again, running only [`holds_a_server`], in a process group of its own.
     fn command(end: &str) -> Command {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["--exact", "suite::testing::holds_a_server", "--ignored", "--nocapture"])
-            .env("HOLDER_ENDS_BY", end)
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
+        let mut command = process::this_program("suite::testing::holds_a_server");
+        command.env(HOLDER, end).stdin(Stdio::piped()).stdout(Stdio::piped());
         command
     }
 
@@ -273,9 +262,9 @@ impl Holder {
 }
 
 #[tokio::test]
-#[ignore = "runs in a process of its own, started by other tests"]
+#[ignore = "no test: runs in a process of its own, started by other tests"]
 async fn holds_a_server() {
-    let end = std::env::var("HOLDER_ENDS_BY").expect("is started by another test");
+    let Ok(end) = std::env::var(HOLDER) else { return };
     let server = TempPostgres::start().await.unwrap();
     let traces = Traces::of(&server);
     assert!(traces.server_answers());
