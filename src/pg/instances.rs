@@ -1,1 +1,47 @@
 //! Statements on `instances`.
+
+use deadpool_postgres::ClientWrapper;
+use uuid::Uuid;
+
+use super::{Schema, sql};
+
+type Result<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// Who a process is.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: Uuid,
+    pub(crate) host: String,
+    pub(crate) pid: i32,
+}
+
+pub(crate) async fn enter(client: &ClientWrapper, schema: &Schema, who: &Identity, epoch: Uuid) -> Result<()> {
+    let statement = client.prepare_cached(&schema.sql(sql!("instances/enter"))).await?;
+    let version = env!("CARGO_PKG_VERSION");
+    client
+        .execute(
+            &statement,
+            &[
+                /* id */ &who.id,
+                /* epoch */ &epoch,
+                /* host */ &who.host,
+                /* pid */ &who.pid,
+                /* version */ &version,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// The epoch of the process, `None` when it is not entered.
+pub(crate) async fn mark(client: &ClientWrapper, schema: &Schema, id: Uuid, asleep: bool) -> Result<Option<Uuid>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("instances/mark"))).await?;
+    let row = client.query_opt(&statement, &[/* id */ &id, /* asleep */ &asleep]).await?;
+    Ok(row.map(|r| r.get("epoch")))
+}
+
+pub(crate) async fn leave(client: &ClientWrapper, schema: &Schema, id: Uuid) -> Result<()> {
+    let statement = client.prepare_cached(&schema.sql(sql!("instances/leave"))).await?;
+    client.execute(&statement, &[/* id */ &id]).await?;
+    Ok(())
+}

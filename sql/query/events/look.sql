@@ -1,0 +1,16 @@
+-- inorder events/look
+-- The next events above the safe head, holes and all, with the epoch that they were read in; one row without an event when there is none.
+-- $1 uuid    instance: whose epoch
+-- $2 bigint  head: above this id
+-- $3 bigint  limit
+SELECT e.id, e.event_id, e.tenant_id, e.stream_type, e.stream_id, e.stream_version, e.stream_hash, e.event_type, e.schema_version,
+       e.payload, e.metadata, e.correlation_id, e.causation_id, e.created_by, e.recorded_at, i.epoch
+FROM (SELECT (SELECT epoch FROM inorder.instances WHERE id = $1::uuid) AS epoch) AS i
+LEFT JOIN (
+    SELECT *
+    FROM inorder.events
+    WHERE id > $2::bigint
+    ORDER BY id
+    LIMIT $3::bigint
+) AS e ON true
+ORDER BY e.id

@@ -1,0 +1,83 @@
+//! Statements of the safe head.
+
+use deadpool_postgres::ClientWrapper;
+use futures_util::{StreamExt, pin_mut};
+use uuid::Uuid;
+
+use super::{Schema, sql};
+use crate::event::Event;
+
+type Result<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// The events above an id, holes and all.
+pub(crate) struct Look {
+    /// `None` when the process is not entered.
+    pub(crate) epoch: Option<Uuid>,
+    pub(crate) events: Vec<Event>,
+    /// There may be more above the last one.
+    pub(crate) more: bool,
+}
+
+/// Stops early when the events take more than `budget` bytes of memory.
+pub(crate) async fn look(
+    client: &ClientWrapper,
+    schema: &Schema,
+    instance: Uuid,
+    head: i64,
+    limit: i64,
+    budget: usize,
+) -> Result<Look> {
+    let statement = client.prepare_cached(&schema.sql(sql!("events/look"))).await?;
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+        [/* instance */ &instance, /* head */ &head, /* limit */ &limit];
+    let rows = client.query_raw(&statement, params).await?;
+    pin_mut!(rows);
+    let mut look = Look { epoch: None, events: Vec::new(), more: false };
+    let mut bytes = 0;
+    while let Some(row) = rows.next().await {
+        let row = row?;
+        look.epoch = row.get("epoch");
+        if row.get::<_, Option<i64>>("id").is_none() {
+            break;
+        }
+        let event = Event::from_row(row);
+        bytes += event.size();
+        look.events.push(event);
+        if bytes > budget {
+            look.more = true;
+            break;
+        }
+    }
+    look.more |= i64::try_from(look.events.len()) == Ok(limit);
+    Ok(look)
+}
+
+/// A safe head to begin with, and the epoch.
+pub(crate) async fn begin(client: &ClientWrapper, schema: &Schema, instance: Uuid) -> Result<(i64, Option<Uuid>)> {
+    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/begin"))).await?;
+    let row = client.query_one(&statement, &[/* instance */ &instance]).await?;
+    Ok((row.get("head"), row.get("epoch")))
+}
+
+/// Who could still fill a hole.
+pub(crate) struct Writers {
+    pub(crate) epoch: Option<Uuid>,
+    /// What the safe head rests on and does not hold.
+    pub(crate) unsafe_reasons: Vec<String>,
+    /// By virtual transaction, with the pid where there is one.
+    pub(crate) holders: Vec<(String, Option<i32>)>,
+}
+
+pub(crate) async fn writers(client: &ClientWrapper, schema: &Schema, instance: Uuid) -> Result<Writers> {
+    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/writers"))).await?;
+    let rows = client.query(&statement, &[/* instance */ &instance]).await?;
+    let mut found = Writers { epoch: None, unsafe_reasons: Vec::new(), holders: Vec::new() };
+    for row in &rows {
+        found.epoch = row.get("epoch");
+        found.unsafe_reasons = row.get("unsafe");
+        if let Some(transaction) = row.get("virtualtransaction") {
+            found.holders.push((transaction, row.get("pid")));
+        }
+    }
+    Ok(found)
+}
