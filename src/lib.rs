@@ -5,6 +5,7 @@ mod error;
 mod event;
 mod outcome;
 mod pg;
+mod safe_head;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -21,6 +21,7 @@ pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod events;
 pub(crate) mod instances;
+pub(crate) mod safe_head;
 pub(crate) mod session;
 
 /// The text of a statement, with the schema still written as `inorder.`.

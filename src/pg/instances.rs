@@ -15,18 +15,20 @@ pub(crate) struct Identity {
     pub(crate) pid: i32,
 }
 
-pub(crate) async fn enter(client: &ClientWrapper, schema: &Schema, who: &Identity, epoch: Uuid) -> Result<()> {
+pub(crate) async fn enter(
+    client: &ClientWrapper,
+    schema: &Schema,
+    who: &Identity,
+    epoch: Uuid,
+) -> Result<()> {
     let statement = client.prepare_cached(&schema.sql(sql!("instances/enter"))).await?;
     let version = env!("CARGO_PKG_VERSION");
     client
         .execute(
             &statement,
             &[
-                /* id */ &who.id,
-                /* epoch */ &epoch,
-                /* host */ &who.host,
-                /* pid */ &who.pid,
-                /* version */ &version,
+                /* id */ &who.id, /* epoch */ &epoch, /* host */ &who.host,
+                /* pid */ &who.pid, /* version */ &version,
             ],
         )
         .await?;
@@ -34,7 +36,12 @@ pub(crate) async fn enter(client: &ClientWrapper, schema: &Schema, who: &Identit
 }
 
 /// The epoch of the process, `None` when it is not entered.
-pub(crate) async fn mark(client: &ClientWrapper, schema: &Schema, id: Uuid, asleep: bool) -> Result<Option<Uuid>> {
+pub(crate) async fn mark(
+    client: &ClientWrapper,
+    schema: &Schema,
+    id: Uuid,
+    asleep: bool,
+) -> Result<Option<Uuid>> {
     let statement = client.prepare_cached(&schema.sql(sql!("instances/mark"))).await?;
     let row = client.query_opt(&statement, &[/* id */ &id, /* asleep */ &asleep]).await?;
     Ok(row.map(|r| r.get("epoch")))

@@ -13,10 +13,16 @@ type Result<T> = std::result::Result<T, tokio_postgres::Error>;
 pub(crate) struct Look {
     /// `None` when the process is not entered.
     pub(crate) epoch: Option<Uuid>,
+    /// The highest id of the snapshot, 0 when there is no event.
+    pub(crate) top: i64,
     pub(crate) events: Vec<Event>,
     /// There may be more above the last one.
     pub(crate) more: bool,
 }
+
+/// The columns behind those of the event.
+const EPOCH: usize = 15;
+const TOP: usize = 16;
 
 /// Stops early when the events take more than `budget` bytes of memory.
 pub(crate) async fn look(
@@ -27,17 +33,42 @@ pub(crate) async fn look(
     limit: i64,
     budget: usize,
 ) -> Result<Look> {
-    let statement = client.prepare_cached(&schema.sql(sql!("events/look"))).await?;
+    look_with(client, &schema.sql(sql!("events/look")), instance, head, limit, budget).await
+}
+
+/// The mutant `xmin`.
+#[cfg(feature = "cli")]
+pub(crate) async fn look_below_xmin(
+    client: &ClientWrapper,
+    schema: &Schema,
+    instance: Uuid,
+    head: i64,
+    limit: i64,
+    budget: usize,
+) -> Result<Look> {
+    look_with(client, &schema.sql(sql!("events/look_below_xmin")), instance, head, limit, budget).await
+}
+
+async fn look_with(
+    client: &ClientWrapper,
+    statement: &str,
+    instance: Uuid,
+    head: i64,
+    limit: i64,
+    budget: usize,
+) -> Result<Look> {
+    let statement = client.prepare_cached(statement).await?;
     let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [/* instance */ &instance, /* head */ &head, /* limit */ &limit];
     let rows = client.query_raw(&statement, params).await?;
     pin_mut!(rows);
-    let mut look = Look { epoch: None, events: Vec::new(), more: false };
+    let mut look = Look { epoch: None, top: 0, events: Vec::new(), more: false };
     let mut bytes = 0;
     while let Some(row) = rows.next().await {
         let row = row?;
-        look.epoch = row.get("epoch");
-        if row.get::<_, Option<i64>>("id").is_none() {
+        look.epoch = row.get(EPOCH);
+        look.top = row.get::<_, Option<i64>>(TOP).unwrap_or(0);
+        if row.get::<_, Option<i64>>(0).is_none() {
             break;
         }
         let event = Event::from_row(row);
@@ -53,7 +84,11 @@ pub(crate) async fn look(
 }
 
 /// A safe head to begin with, and the epoch.
-pub(crate) async fn begin(client: &ClientWrapper, schema: &Schema, instance: Uuid) -> Result<(i64, Option<Uuid>)> {
+pub(crate) async fn begin(
+    client: &ClientWrapper,
+    schema: &Schema,
+    instance: Uuid,
+) -> Result<(i64, Option<Uuid>)> {
     let statement = client.prepare_cached(&schema.sql(sql!("safe_head/begin"))).await?;
     let row = client.query_one(&statement, &[/* instance */ &instance]).await?;
     Ok((row.get("head"), row.get("epoch")))

@@ -1,0 +1,356 @@
+//! The safe head: the highest id such that every id at or below it is visible or never will be.
+//!
+//! Ids are taken from a sequence before commit, so a lower id can become visible after a higher one, and a reader that
+//! goes by `id > position` alone loses events. The safe head advances in two ways:
+//!
+//! - **Contiguity.** Visible ids directly above it, without a hole, are safe.
+//! - **Drained writers.** At a hole, let `top` be the highest id seen. Every transaction that could still fill a hole
+//!   below `top` has called `nextval` and so holds `RowExclusiveLock` on the identity sequence until after its commit
+//!   is visible. Once all that held it *after* the rows were read are gone, a statement with a new snapshot reads up to
+//!   `top`; what is still missing was rolled back.
+//!
+//! ```text
+//!            rows without a hole                      holders gone
+//!   settled ────────────────────▶ settled    waiting ─────────────▶ drained
+//!      │                                        ▲                      │
+//!      └── a hole: top, then holders ───────────┘                      └── read again: settled up to top
+//! ```
+//!
+//! Invariants: I-1, I-2, I-10. The order is the proof: rows, then locks, then rows again in a later snapshot, each a
+//! statement of its own under READ COMMITTED. No clock decides that a hole may be passed; clocks only pace the looks.
+//!
+//! What is known belongs to an *epoch*: one connection, and the random token of this process's row in the unlogged table
+//! `instances`, which a crash and a promotion empty. A reconnect, a missing row or another token throws it all away.
+//!
+//! Not its job: who reads the events, and when to look again.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use deadpool_postgres::ClientWrapper;
+use uuid::Uuid;
+
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
+use crate::pg::instances::Identity;
+use crate::pg::{self, deadline};
+use crate::store::Inorder;
+
+/// What is known of the head of the log; pure.
+#[derive(Debug)]
+pub(crate) struct Horizon {
+    head: i64,
+    /// Ids at or below it are settled: a snapshot taken from now on shows all of them that will ever be.
+    settled: i64,
+    hole: Option<Hole>,
+}
+
+/// The first hole above the head.
+#[derive(Debug)]
+struct Hole {
+    since: Instant,
+    locks_read: Option<Instant>,
+    /// The highest id seen before the holders were read, and those of them that are not gone yet.
+    waiting: Option<(i64, HashSet<String>)>,
+}
+
+impl Horizon {
+    pub(crate) fn new(head: i64) -> Self {
+        Self { head, settled: head, hole: None }
+    }
+
+    pub(crate) fn head(&self) -> i64 {
+        self.head
+    }
+
+    /// Takes the ids above the head that one snapshot shows, ascending. Answers how many of them are safe.
+    ///
+    /// `settled` may only have been raised *before* that snapshot was taken.
+    pub(crate) fn saw(&mut self, ids: &[i64], more: bool, now: Instant) -> usize {
+        let before = self.head;
+        let mut safe = 0;
+        for &id in ids {
+            if id != self.head + 1 && id > self.settled {
+                break;
+            }
+            self.head = id;
+            safe += 1;
+        }
+        if safe == ids.len() && !more {
+            self.head = self.head.max(self.settled);
+        }
+        if safe == ids.len() {
+            self.hole = None;
+        } else if self.hole.is_none() || self.head != before {
+            // Who was waited for at the last hole can fill this one too, as long as it lies below what was seen then.
+            let waiting = self.hole.take().and_then(|hole| hole.waiting).filter(|(top, _)| *top > self.head);
+            self.hole = Some(Hole { since: now, locks_read: None, waiting });
+        }
+        safe
+    }
+
+    /// Takes who holds the lock, read after the snapshot whose highest id is `top`. True when a new snapshot is due.
+    pub(crate) fn held_by(
+        &mut self,
+        top: i64,
+        holders: impl IntoIterator<Item = String>,
+        now: Instant,
+    ) -> bool {
+        let Some(hole) = &mut self.hole else { return false };
+        hole.locks_read = Some(now);
+        let holders: HashSet<String> = holders.into_iter().collect();
+        let (top, left) = match hole.waiting.take() {
+            None => (top, holders),
+            Some((top, waiting)) => (top, waiting.intersection(&holders).cloned().collect()),
+        };
+        let drained = left.is_empty();
+        if drained {
+            self.settled = self.settled.max(top);
+        } else {
+            hole.waiting = Some((top, left));
+        }
+        drained
+    }
+
+    /// For how long the head has been standing before a hole.
+    pub(crate) fn hole_age(&self, now: Instant) -> Option<Duration> {
+        self.hole.as_ref().map(|hole| now.saturating_duration_since(hole.since))
+    }
+
+    /// Most holes are filled by a commit within milliseconds; the locks are read for those that are not, less often as
+    /// the hole ages.
+    fn locks_are_due(&self, now: Instant) -> bool {
+        let Some(hole) = &self.hole else { return false };
+        let age = now.saturating_duration_since(hole.since);
+        let pause = (age / 10).clamp(Duration::from_millis(5), Duration::from_millis(250));
+        now.saturating_duration_since(hole.locks_read.unwrap_or(hole.since)) >= pause
+    }
+}
+
+/// How a step treats a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Reads the locks at once: whoever called looks only now and then.
+    Eager,
+    /// Gives a hole a few milliseconds to fill by itself.
+    Paced,
+}
+
+/// What one step brought.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// The events are all that lie above this id, up to the head.
+    pub(crate) from: i64,
+    /// The events that became safe, in id order.
+    pub(crate) events: Vec<Event>,
+    /// There are more: look again at once.
+    pub(crate) more: bool,
+    /// For how long the head has been standing before a hole.
+    pub(crate) hole: Option<Duration>,
+}
+
+/// How the safe head is broken on purpose, so that `inorder verify` can be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(hidden)]
+pub enum Mutant {
+    /// No safe head: whatever is visible is delivered.
+    HighestId,
+    /// A hole is skipped after 20 ms.
+    HoleTimeout,
+    /// Rows are not read again after the holders are gone.
+    ReadBeforeDrain,
+    /// A filter by the snapshot's xmin instead.
+    Xmin,
+    /// The position is written outside the pass's transaction.
+    PositionOutside,
+}
+
+/// Follows the safe head over a connection of its own. One per process serves all consumers.
+pub(crate) struct Tracker {
+    log: Inorder,
+    instance: Uuid,
+    session: ClientWrapper,
+    epoch: Uuid,
+    horizon: Horizon,
+    mutant: Option<Mutant>,
+}
+
+/// Rows of one look; memory is bounded by bytes besides.
+const LOOK_ROWS: i64 = 1_000;
+/// Rows of a look while a hole is known to be open: enough to see whether it was filled.
+const PEEK_ROWS: i64 = 32;
+/// Bytes of one look.
+const LOOK_BYTES: usize = 4 * 1024 * 1024;
+
+impl Tracker {
+    /// Connects, enters the process under a new epoch where it is not entered, and finds a safe head to begin with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsafe`] names what the safe head rests on and does not hold.
+    pub(crate) async fn begin(log: &Inorder, who: &Identity, mutant: Option<Mutant>) -> Result<Self, Error> {
+        let session = log.connector().connect().await?;
+        let epoch = Uuid::new_v4();
+        let (schema, limit) = (log.schema(), log.limit());
+        deadline(limit, "entering this process", pg::instances::enter(&session, schema, who, epoch)).await?;
+        let found =
+            deadline(limit, "reading who writes", pg::safe_head::writers(&session, schema, who.id)).await?;
+        refuse_unsafe(found.unsafe_reasons)?;
+        let (head, seen) =
+            deadline(limit, "finding a safe head", pg::safe_head::begin(&session, schema, who.id)).await?;
+        same_epoch(epoch, seen)?;
+        Ok(Self { log: log.clone(), instance: who.id, session, epoch, horizon: Horizon::new(head), mutant })
+    }
+
+    pub(crate) fn head(&self) -> i64 {
+        self.horizon.head()
+    }
+
+    pub(crate) fn epoch(&self) -> Uuid {
+        self.epoch
+    }
+
+    /// The connection, for other statements of the same epoch.
+    pub(crate) fn session(&self) -> &ClientWrapper {
+        &self.session
+    }
+
+    /// Looks once, and where writers in front of a hole are gone, once more.
+    ///
+    /// # Errors
+    /// After any error the tracker is of no use: begin another. Dropped in the middle, the head may have moved past events
+    /// that were handed to nobody; [`Step::from`] tells.
+    pub(crate) async fn step(&mut self, pace: Pace) -> Result<Step, Error> {
+        let from = self.horizon.head();
+        let mut events = Vec::new();
+        loop {
+            let rows = if events.is_empty() && self.horizon.hole.is_some() { PEEK_ROWS } else { LOOK_ROWS };
+            let look = self.look(rows).await?;
+            let ids: Vec<i64> = look.events.iter().map(Event::id).collect();
+            let safe = self.saw(&ids, look.more);
+            events.extend(look.events.into_iter().take(safe));
+            let now = Instant::now();
+            let due = match pace {
+                Pace::Eager => self.horizon.hole.is_some(),
+                Pace::Paced => self.horizon.locks_are_due(now),
+            };
+            if !(due && self.drained(look.top).await?) {
+                let more =
+                    look.more && self.horizon.hole.is_none() || self.horizon.head < self.horizon.settled;
+                return Ok(Step { from, events, more, hole: self.horizon.hole_age(now) });
+            }
+        }
+    }
+
+    /// Who holds the identity sequence now: every appender in flight.
+    pub(crate) async fn writers(&self) -> Result<HashSet<String>, Error> {
+        let found = pg::safe_head::writers(&self.session, self.log.schema(), self.instance);
+        let found = deadline(self.log.limit(), "reading who writes", found).await?;
+        same_epoch(self.epoch, found.epoch)?;
+        refuse_unsafe(found.unsafe_reasons)?;
+        Ok(found.holders.into_iter().map(|(transaction, _)| transaction).collect())
+    }
+
+    async fn look(&self, rows: i64) -> Result<pg::safe_head::Look, Error> {
+        let (schema, head) = (self.log.schema(), self.horizon.head());
+        #[cfg(feature = "cli")]
+        if self.mutant == Some(Mutant::Xmin) {
+            let look =
+                pg::safe_head::look_below_xmin(&self.session, schema, self.instance, head, rows, LOOK_BYTES);
+            return deadline(self.log.limit(), "looking for events", look).await;
+        }
+        let look = pg::safe_head::look(&self.session, schema, self.instance, head, rows, LOOK_BYTES);
+        let look = deadline(self.log.limit(), "looking for events", look).await?;
+        same_epoch(self.epoch, look.epoch)?;
+        Ok(look)
+    }
+
+    /// Reads the locks, and says whether everybody in front of the hole is gone.
+    async fn drained(&mut self, top: i64) -> Result<bool, Error> {
+        let holders = self.writers().await?;
+        let drained = self.horizon.held_by(top, holders, Instant::now());
+        if drained && self.mutant == Some(Mutant::ReadBeforeDrain) {
+            self.horizon = Horizon::new(top);
+        }
+        Ok(drained)
+    }
+
+    fn saw(&mut self, ids: &[i64], more: bool) -> usize {
+        let now = Instant::now();
+        let last = ids.last().copied().unwrap_or(0);
+        match self.mutant {
+            Some(Mutant::HighestId | Mutant::Xmin) => self.horizon.settled = last,
+            Some(Mutant::HoleTimeout) if self.horizon.hole_age(now) > Some(Duration::from_millis(20)) => {
+                self.horizon.settled = last;
+            }
+            _ => {}
+        }
+        self.horizon.saw(ids, more, now)
+    }
+}
+
+fn same_epoch(ours: Uuid, seen: Option<Uuid>) -> Result<(), Error> {
+    if seen == Some(ours) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Connection,
+        "the server was restarted or replaced, or this process was taken out of the table of processes; what was known is \
+         thrown away and read anew",
+    ))
+}
+
+fn refuse_unsafe(reasons: Vec<String>) -> Result<(), Error> {
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsafe, format!("no event can be delivered safely: {}", reasons.join("; "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names<const N: usize>(names: [&str; N]) -> Vec<String> {
+        names.map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn ids_without_a_hole_are_safe_and_a_hole_stops_the_head() {
+        let now = Instant::now();
+        let mut horizon = Horizon::new(10);
+        assert_eq!(horizon.saw(&[11, 12, 14, 15], false, now), 2);
+        assert_eq!(horizon.head(), 12);
+        assert!(horizon.hole_age(now).is_some());
+        assert_eq!(horizon.saw(&[13, 14, 15], false, now), 3);
+        assert_eq!((horizon.head(), horizon.hole_age(now)), (15, None));
+    }
+
+    #[test]
+    fn a_hole_is_passed_only_by_a_snapshot_taken_after_all_its_holders_were_gone() {
+        let now = Instant::now();
+        let mut horizon = Horizon::new(0);
+        assert_eq!(horizon.saw(&[2], false, now), 0);
+        assert!(!horizon.held_by(2, names(["3/1", "4/1"]), now));
+        assert!(!horizon.held_by(5, names(["4/1", "5/9"]), now), "4/1 may still fill it");
+        assert_eq!(horizon.saw(&[2, 4], false, now), 0);
+        assert!(horizon.held_by(7, names(["5/9"]), now), "5/9 came later and does not matter");
+        assert_eq!(horizon.saw(&[1, 2, 4], false, now), 2, "settled up to 2, and 3 is a hole of its own");
+        assert_eq!(horizon.head(), 2);
+        assert!(!horizon.held_by(7, names(["5/9"]), now));
+        assert!(horizon.held_by(7, names([]), now));
+        assert_eq!(horizon.saw(&[4], false, now), 1);
+        assert_eq!(horizon.head(), 7, "5 to 7 were rolled back");
+    }
+
+    #[test]
+    fn a_page_that_ends_early_settles_only_what_it_shows() {
+        let now = Instant::now();
+        let mut horizon = Horizon::new(0);
+        assert_eq!(horizon.saw(&[5, 6], true, now), 0);
+        assert!(horizon.held_by(100, names([]), now));
+        assert_eq!(horizon.saw(&[5, 6], true, now), 2);
+        assert_eq!(horizon.head(), 6);
+        assert_eq!(horizon.saw(&[], false, now), 0);
+        assert_eq!(horizon.head(), 100);
+    }
+}
