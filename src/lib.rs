@@ -3,6 +3,7 @@
 mod backoff;
 mod error;
 mod event;
+mod migrate;
 mod outcome;
 mod pg;
 mod safe_head;
@@ -13,5 +14,6 @@ pub mod testing;
 pub use backoff::Backoff;
 pub use error::{Error, ErrorKind};
 pub use event::{Append, Event, ExpectedVersion, NewEvent, Undecodable};
+pub use migrate::Migrated;
 pub use outcome::{ConsumerReport, Failure, Outcome, Report, Verdict};
 pub use store::{Config, Inorder};
