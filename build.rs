@@ -16,12 +16,17 @@ fn main() {
             "sql/migrations/{stem}.sql: the next migration is {:04}_<name>.sql",
             index + 1
         );
-        writeln!(list, "    Migration {{ version: {}, name: {name:?}, text: include_str!({path:?}) }},", index + 1)
-            .expect("a string takes everything");
+        writeln!(
+            list,
+            "    Migration {{ version: {}, name: {name:?}, text: include_str!({path:?}) }},",
+            index + 1
+        )
+        .expect("a string takes everything");
     }
     list.push_str("];\npub(crate) const FUNCTIONS: &[(&str, &str)] = &[\n");
     for path in sql_files(&root.join("sql/functions")) {
-        writeln!(list, "    ({:?}, include_str!({path:?})),", stem(&path)).expect("a string takes everything");
+        writeln!(list, "    ({:?}, include_str!({path:?})),", stem(&path))
+            .expect("a string takes everything");
     }
     list.push_str("];\n");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

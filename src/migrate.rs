@@ -148,7 +148,7 @@ fn refusal(what: &str, why: impl fmt::Display) -> Error {
 struct Look {
     site: Site,
     recorded: Vec<Recorded>,
-    bundle: String,
+    bundle: Vec<(&'static str, String)>,
     bundle_checksum: String,
     schema: String,
 }
@@ -207,14 +207,17 @@ impl Look {
         if *may_create {
             return Ok(());
         }
-        Err(refusal(what, match (schema_exists, schema_owner) {
-            (true, Some(owner)) => format!(
-                "role {role:?} may not create anything in the schema; run it as {owner:?}, which owns it, or GRANT ALL ON SCHEMA {schema} TO {role:?}"
-            ),
-            _ => format!(
-                "the schema is missing and role {role:?} may not create one in database {database:?}; GRANT CREATE ON DATABASE {database:?} TO {role:?}, or CREATE SCHEMA {schema} AUTHORIZATION {role:?}"
-            ),
-        }))
+        Err(refusal(
+            what,
+            match (schema_exists, schema_owner) {
+                (true, Some(owner)) => format!(
+                    "role {role:?} may not create anything in the schema; run it as {owner:?}, which owns it, or GRANT ALL ON SCHEMA {schema} TO {role:?}"
+                ),
+                _ => format!(
+                    "the schema is missing and role {role:?} may not create one in database {database:?}; GRANT CREATE ON DATABASE {database:?} TO {role:?}, or CREATE SCHEMA {schema} AUTHORIZATION {role:?}"
+                ),
+            },
+        ))
     }
 }
 
@@ -246,23 +249,39 @@ fn refuse_records(recorded: &[Recorded], schema: &str, what: &str) -> Result<(),
     if let Some(newest) = numbered().next_back()
         && usize::try_from(newest.version).is_ok_and(|version| version > MIGRATIONS.len())
     {
-        return Err(refusal(what, format_args!(
-            "it has version {} ({}), applied by inorder {}; inorder {LIBRARY} knows versions up to {}: use the newer library",
-            newest.version, newest.name, newest.library, MIGRATIONS.len()
-        )));
+        return Err(refusal(
+            what,
+            format_args!(
+                "it has version {} ({}), applied by inorder {}; inorder {LIBRARY} knows versions up to {}: use the newer library",
+                newest.version,
+                newest.name,
+                newest.library,
+                MIGRATIONS.len()
+            ),
+        ));
     }
     for (ours, theirs) in MIGRATIONS.iter().zip(numbered()) {
         if ours.version != theirs.version {
-            return Err(refusal(what, format_args!(
-                "migration {} ({}) is not recorded in {schema}.migrations though a later one is; restore that row",
-                ours.version, ours.name
-            )));
+            return Err(refusal(
+                what,
+                format_args!(
+                    "migration {} ({}) is not recorded in {schema}.migrations though a later one is; restore that row",
+                    ours.version, ours.name
+                ),
+            ));
         }
         if ours.checksum() != theirs.checksum {
-            return Err(refusal(what, format_args!(
-                "migration {} ({}) was altered after it was applied: recorded checksum {}…, ours {}…; restore the file or use inorder {}, which applied it",
-                ours.version, ours.name, short(&theirs.checksum), short(&ours.checksum()), theirs.library
-            )));
+            return Err(refusal(
+                what,
+                format_args!(
+                    "migration {} ({}) was altered after it was applied: recorded checksum {}…, ours {}…; restore the file or use inorder {}, which applied it",
+                    ours.version,
+                    ours.name,
+                    short(&theirs.checksum),
+                    short(&ours.checksum()),
+                    theirs.library
+                ),
+            ));
         }
     }
     Ok(())
@@ -286,10 +305,13 @@ fn refuse_structure(recorded: &Structure, found: &Structure, schema: &str, what:
         differences.truncate(SHOWN);
         differences.push(format!("{more} more"));
     }
-    Err(refusal(what, format_args!(
-        "it was altered since it was migrated: {}; put that back, or, to accept the rest and have functions and triggers put back, DELETE FROM {schema}.migrations WHERE version = 0 and migrate again",
-        differences.join("; ")
-    )))
+    Err(refusal(
+        what,
+        format_args!(
+            "it was altered since it was migrated: {}; put that back, or, to accept the rest and have functions and triggers put back, DELETE FROM {schema}.migrations WHERE version = 0 and migrate again",
+            differences.join("; ")
+        ),
+    ))
 }
 
 /// One attempt on a connection of its own, whose end is also the end of whatever was left open.
@@ -308,7 +330,12 @@ impl Migrator<'_> {
         let look = migrator.look(&tx).await?;
         if look.pending().is_empty() && look.bundle_is_current() {
             let version = look.version();
-            return Ok(Migrated { from: version, to: version, applied: Vec::new(), functions_replaced: false });
+            return Ok(Migrated {
+                from: version,
+                to: version,
+                applied: Vec::new(),
+                functions_replaced: false,
+            });
         }
         table::lock(&tx, migrator.schema, migrator.limit, what).await?;
         table::settings(&tx, migrator.limit, what, TABLE_LOCK.min(log.limit()), log.limit()).await?;
@@ -353,8 +380,11 @@ impl Migrator<'_> {
             migrated.applied.push(name);
         }
         // A migration may have changed what functions and triggers hang on, so they follow it in any case.
-        let what = format!("{}: replacing the functions and triggers", self.what);
-        table::apply(tx, &look.bundle, self.limit, &what).await?;
+        for (name, text) in &look.bundle {
+            let what = format!("{}: replacing the functions and triggers of {name}", self.what);
+            table::apply(tx, text, self.limit, &what).await?;
+        }
+        let what = format!("{}: recording the functions and triggers", self.what);
         migrated.functions_replaced = true;
         let mut structure = table::structure(tx, self.schema, self.limit, &what).await?;
         structure.retain(|part, _| !is_foreign(part, &before, look));

@@ -1,6 +1,6 @@
 -- The range of ids in which a consumer at this position, with this filter, has events missing that it had not read: they
 -- were pruned. NULL when nothing is missing, or an operator has accepted it.
-CREATE OR REPLACE FUNCTION inorder.pruned_unread(position bigint, accepted_to bigint, event_types text[])
+CREATE OR REPLACE FUNCTION inorder.pruned_unread("position" bigint, accepted_to bigint, event_types text[])
 RETURNS int8range
 LANGUAGE sql
 STABLE

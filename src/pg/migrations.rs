@@ -26,11 +26,11 @@ impl Migration {
     }
 }
 
-/// All functions and triggers as one text for one schema; its checksum is of that text.
-pub(crate) fn functions(schema: &Schema) -> (String, String) {
-    let bundle: String = FUNCTIONS.iter().map(|(_, text)| schema.render(text)).collect();
-    let checksum = checksum(&bundle);
-    (bundle, checksum)
+/// All functions and triggers for one schema: the text of each file by its name, and the checksum of them all.
+pub(crate) fn functions(schema: &Schema) -> (Vec<(&'static str, String)>, String) {
+    let files: Vec<_> = FUNCTIONS.iter().map(|(name, text)| (*name, schema.render(text))).collect();
+    let checksum = checksum(&files.iter().map(|(_, text)| text.as_str()).collect::<String>());
+    (files, checksum)
 }
 
 fn checksum(text: &str) -> String {
@@ -89,7 +89,10 @@ pub(crate) async fn settings(
     statement_timeout: Duration,
 ) -> Result<(), Error> {
     let millis = |limit: Duration| limit.as_millis().max(1).to_string();
-    let values = [/* lock_timeout */ millis(lock_timeout), /* statement_timeout */ millis(statement_timeout)];
+    let values = [
+        /* lock_timeout */ millis(lock_timeout),
+        /* statement_timeout */ millis(statement_timeout),
+    ];
     deadline(limit, what, tx.query_one(sql!("migrations/settings"), &[&values[0], &values[1]])).await?;
     Ok(())
 }
@@ -112,8 +115,8 @@ pub(crate) async fn holders(
     limit: Duration,
     what: &str,
 ) -> Result<Vec<(i32, String)>, Error> {
-    let rows =
-        deadline(limit, what, client.query(sql!("migrations/holder"), &[/* schema */ &schema.name()])).await?;
+    let rows = deadline(limit, what, client.query(sql!("migrations/holder"), &[/* schema */ &schema.name()]))
+        .await?;
     rows.iter().map(|row| Ok((get(row, "pid", what)?, get(row, "application_name", what)?))).collect()
 }
 
@@ -124,7 +127,8 @@ pub(crate) async fn site(
     what: &str,
 ) -> Result<Site, Error> {
     let row =
-        deadline(limit, what, client.query_one(sql!("migrations/site"), &[/* schema */ &schema.name()])).await?;
+        deadline(limit, what, client.query_one(sql!("migrations/site"), &[/* schema */ &schema.name()]))
+            .await?;
     Ok(Site {
         server_version: get(&row, "server_version", what)?,
         server_version_text: get(&row, "server_version_text", what)?,
@@ -233,7 +237,11 @@ pub(crate) async fn structure(
     Ok(structure)
 }
 
-fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, column: &str, what: &str) -> Result<T, Error> {
+fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    column: &str,
+    what: &str,
+) -> Result<T, Error> {
     row.try_get(column).map_err(|e| Error::statement(what, e))
 }
 
