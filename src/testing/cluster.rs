@@ -61,8 +61,12 @@ struct Running {
 impl Cluster {
     /// A new cluster, started.
     pub(super) fn create(settings: &Settings) -> Result<Cluster, Error> {
+        Cluster::create_on(free_port, settings)
+    }
+
+    fn create_on(port: impl FnMut() -> Result<u16, Error>, settings: &Settings) -> Result<Cluster, Error> {
         let lines = settings.lines()?;
-        Cluster::filled_by(|site| {
+        Cluster::filled_by(port, |site| {
             let mut initdb = site.command("initdb");
             initdb.args([
                 "--no-sync",
@@ -84,27 +88,31 @@ impl Cluster {
     /// A hot standby that streams from this server, started.
     pub(super) fn standby(&self) -> Result<Cluster, Error> {
         let from = format!("host=127.0.0.1 port={} user=postgres", self.port);
-        Cluster::filled_by(|site| {
+        Cluster::filled_by(free_port, |site| {
             let mut copy = site.command("pg_basebackup");
             copy.args(["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]);
             site.run(copy.arg("-d").arg(from).arg("-D").arg(site.data()))
         })
     }
 
-    fn filled_by(fill: impl FnOnce(&Site) -> Result<(), Error>) -> Result<Cluster, Error> {
+    fn filled_by(
+        port: impl FnMut() -> Result<u16, Error>,
+        fill: impl FnOnce(&Site) -> Result<(), Error>,
+    ) -> Result<Cluster, Error> {
         let site = Site::new()?;
         let watchdog = Watchdog::over(site.folder())?;
         let running = Mutex::new(Running { server: None, watchdog });
         let mut cluster = Cluster { site, port: 0, running };
         fill(&cluster.site)?;
-        cluster.start_on_a_free_port()?;
+        cluster.start_on_one_of(port)?;
         Ok(cluster)
     }
 
-    fn start_on_a_free_port(&mut self) -> Result<(), Error> {
+    /// Somebody may take a port between our look and the server's.
+    fn start_on_one_of(&mut self, mut port: impl FnMut() -> Result<u16, Error>) -> Result<(), Error> {
         let mut tries = 1;
         loop {
-            self.port = free_port()?;
+            self.port = port()?;
             match self.start() {
                 Err(e) if e.is_port_taken() && tries < PORT_TRIES => tries += 1,
                 done => return done,
@@ -256,4 +264,18 @@ fn free_port() -> Result<u16, Error> {
     }
     let message = format!("found no free port on 127.0.0.1 in {PORTS:?}");
     Err(last.map_or_else(|| Error::failed(message.clone()), |e| Error::io(message.clone(), e)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_in_between_is_passed_over() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut ports = vec![free_port().unwrap(), taken.local_addr().unwrap().port()];
+        let cluster = Cluster::create_on(|| Ok(ports.pop().expect("two are enough")), &Settings::default());
+        assert_ne!(cluster.unwrap().port(), taken.local_addr().unwrap().port());
+        assert!(ports.is_empty(), "both were tried");
+    }
 }

@@ -1,7 +1,7 @@
 //! A throwaway server does what it says, and leaves nothing behind.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -171,6 +171,18 @@ async fn a_promoted_standby_lacks_what_was_committed_after_it_was_cut_off() {
 
     assert_eq!(rows().await, 2);
     reader.batch_execute("INSERT INTO t VALUES (4)").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_start_again_while_somebody_has_the_port_fails_and_can_be_repeated() {
+    let server = TempPostgres::start().await.unwrap();
+    server.stop_fast().await.unwrap();
+    let somebody = TcpListener::bind((Ipv4Addr::LOCALHOST, server.port())).unwrap();
+    let error = server.start_again().await.unwrap_err();
+    assert!(error.to_string().contains("could not bind"), "{error}");
+    drop(somebody);
+    server.start_again().await.unwrap();
+    assert_eq!(show(&server, "port").await, server.port().to_string());
 }
 
 #[tokio::test]
