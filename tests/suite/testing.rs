@@ -66,7 +66,7 @@ async fn settings_reach_the_server() {
         .durable()
         .max_connections(37)
         .max_prepared_transactions(5)
-        .setting("shared_buffers", "16MB")
+        .setting("wal_buffers", "16MB")
         .setting("application_name", "it's")
         .start()
         .await
@@ -76,7 +76,8 @@ async fn settings_reach_the_server() {
     assert_eq!(show(&server, "max_wal_size").await, "4GB");
     assert_eq!(show(&server, "max_connections").await, "37");
     assert_eq!(show(&server, "max_prepared_transactions").await, "5");
-    assert_eq!(show(&server, "shared_buffers").await, "16MB", "the caller's setting wins");
+    assert_eq!(show(&server, "shared_buffers").await, "512MB");
+    assert_eq!(show(&server, "wal_buffers").await, "16MB", "the caller's setting wins");
     assert_eq!(show(&server, "application_name").await, "it's");
 }
 
