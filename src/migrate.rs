@@ -35,10 +35,11 @@ const BUNDLE: i32 = 0;
 /// The version that the bundle is recorded as coming from.
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
 /// How long a lock on one of our tables is waited for at a time: appends queue up behind a lock that is waited for.
-const TABLE_LOCK: Duration = Duration::from_secs(2);
-/// How much longer than the server we wait for its answer.
-const MARGIN: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(300);
+const TABLE_LOCK: Duration = Duration::from_millis(500);
+/// How long appends have the tables to themselves before the next try.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How much later than the wait for a lock a statement ends, and we stop waiting for its answer.
+const MARGIN: Duration = Duration::from_secs(1);
 
 /// What [`Inorder::migrate`] did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -92,22 +93,41 @@ impl Inorder {
     pub async fn migrate(&self) -> Result<Migrated, Error> {
         let what = format!("migrating schema {:?}", self.schema().name());
         let patience = Instant::now() + self.limit();
-        loop {
-            match Migrator::attempt(self, &what).await {
+        let migrated = loop {
+            match Migrator::new(self, &what).attempt(self).await {
                 Err(e) if is_passing(&e) && Instant::now() < patience => {
-                    tracing::info!(error = %e.report(), "{what}: tables in use, trying again");
+                    tracing::info!(error = %e.report(), "{what}: in use, trying again");
                     tokio::time::sleep(PAUSE).await;
                 }
-                outcome => {
-                    if let Ok(migrated) = &outcome
-                        && migrated.is_changed()
-                    {
-                        tracing::info!(from = migrated.from, to = migrated.to, "{what}: {migrated}");
-                    }
-                    return outcome;
-                }
+                Err(e) if is_passing(&e) => return Err(self.in_use(&what, e).await),
+                outcome => break outcome?,
             }
+        };
+        if migrated.is_changed() {
+            tracing::info!("{what}: {migrated}");
         }
+        Ok(migrated)
+    }
+
+    /// Why the locks were not to be had.
+    async fn in_use(&self, what: &str, error: Error) -> Error {
+        let blockers = match self.client(what).await {
+            Ok(client) => table::blockers(&**client, self.schema(), self.limit(), what).await,
+            Err(e) => Err(e),
+        };
+        let blockers = match blockers {
+            Ok(found) if found.is_empty() => "nobody any more".to_owned(),
+            Ok(found) => found.join(", "),
+            Err(e) => format!("unknown: {}", e.report()),
+        };
+        Error::with_source(
+            ErrorKind::Busy,
+            format!(
+                "{what}: gave up after {:.1} s, the schema is in use (by {blockers}); wait for these or end them, then call again",
+                self.limit().as_secs_f64()
+            ),
+            error,
+        )
     }
 
     /// Makes sure, without changing anything, that the schema is there and neither older nor newer than this library.
@@ -119,7 +139,7 @@ impl Inorder {
         let client = self.client(&what).await?;
         let look = Look::take(&**client, self.schema(), self.limit(), &what).await?;
         look.refuse(&what)?;
-        if look.pending().is_empty() && look.bundle_is_current() {
+        if look.is_current() {
             return Ok(());
         }
         let found = match look.version() {
@@ -180,6 +200,15 @@ impl Look {
         MIGRATIONS.get(done..).unwrap_or_default()
     }
 
+    fn is_current(&self) -> bool {
+        self.pending().is_empty() && self.bundle_is_current()
+    }
+
+    fn nothing_to_do(&self) -> Migrated {
+        let version = self.version();
+        Migrated { from: version, to: version, applied: Vec::new(), functions_replaced: false }
+    }
+
     fn recorded_bundle(&self) -> Option<&Recorded> {
         self.recorded.first().filter(|r| r.version == BUNDLE)
     }
@@ -197,7 +226,7 @@ impl Look {
     /// Everything that makes migrating wrong whatever is to be done.
     fn refuse(&self, what: &str) -> Result<(), Error> {
         refuse_site(&self.site, &self.schema, what)?;
-        refuse_records(&self.recorded, &self.schema, what)
+        refuse_records(MIGRATIONS, &self.recorded, &self.schema, what)
     }
 
     /// What may be created, and by whom.
@@ -244,10 +273,10 @@ fn refuse_site(site: &Site, schema: &str, what: &str) -> Result<(), Error> {
     Err(refusal(what, why))
 }
 
-fn refuse_records(recorded: &[Recorded], schema: &str, what: &str) -> Result<(), Error> {
+fn refuse_records(ours: &[Migration], recorded: &[Recorded], schema: &str, what: &str) -> Result<(), Error> {
     let numbered = || recorded.iter().filter(|r| r.version != BUNDLE);
     if let Some(newest) = numbered().next_back()
-        && usize::try_from(newest.version).is_ok_and(|version| version > MIGRATIONS.len())
+        && usize::try_from(newest.version).is_ok_and(|version| version > ours.len())
     {
         return Err(refusal(
             what,
@@ -256,11 +285,11 @@ fn refuse_records(recorded: &[Recorded], schema: &str, what: &str) -> Result<(),
                 newest.version,
                 newest.name,
                 newest.library,
-                MIGRATIONS.len()
+                ours.len()
             ),
         ));
     }
-    for (ours, theirs) in MIGRATIONS.iter().zip(numbered()) {
+    for (ours, theirs) in ours.iter().zip(numbered()) {
         if ours.version != theirs.version {
             return Err(refusal(
                 what,
@@ -288,10 +317,17 @@ fn refuse_records(recorded: &[Recorded], schema: &str, what: &str) -> Result<(),
 }
 
 /// What was recorded and is not there as it was. What was added is somebody else's, and welcome.
-fn refuse_structure(recorded: &Structure, found: &Structure, schema: &str, what: &str) -> Result<(), Error> {
+fn difference(recorded: &Structure, found: &Structure, schema: &str) -> Option<String> {
     const SHOWN: usize = 8;
+    let is_table_gone = |part: &str| {
+        let table = part.split([' ', '.']).nth(1).map(|table| format!("table {table}"));
+        table.is_some_and(|table| {
+            table != part && recorded.contains_key(&table) && !found.contains_key(&table)
+        })
+    };
     let mut differences: Vec<String> = recorded
         .iter()
+        .filter(|(part, _)| !is_table_gone(part))
         .filter_map(|(part, was)| match found.get(part) {
             None => Some(format!("{part} is missing")),
             Some(is) if is != was => Some(format!("{part} is now `{is}`, was `{was}`")),
@@ -299,69 +335,72 @@ fn refuse_structure(recorded: &Structure, found: &Structure, schema: &str, what:
         })
         .collect();
     if differences.is_empty() {
-        return Ok(());
+        return None;
     }
     if let Some(more) = differences.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         differences.truncate(SHOWN);
         differences.push(format!("{more} more"));
     }
-    Err(refusal(
-        what,
-        format_args!(
-            "it was altered since it was migrated: {}; put that back, or, to accept the rest and have functions and triggers put back, DELETE FROM {schema}.migrations WHERE version = 0 and migrate again",
-            differences.join("; ")
-        ),
+    Some(format!(
+        "it was altered since it was migrated: {}; put that back, or, to have functions and triggers put back and accept the rest as it is, DELETE FROM {schema}.migrations WHERE version = 0 and migrate again",
+        differences.join("; ")
     ))
 }
 
 /// One attempt on a connection of its own, whose end is also the end of whatever was left open.
 struct Migrator<'a> {
     schema: &'a Schema,
-    limit: Duration,
     what: &'a str,
+    /// How long the server waits for another migrator; everything else follows from it.
+    wait: Duration,
+    /// How long we wait for an answer.
+    limit: Duration,
 }
 
-impl Migrator<'_> {
-    async fn attempt(log: &Inorder, what: &str) -> Result<Migrated, Error> {
-        let migrator = Migrator { schema: log.schema(), limit: log.limit() + MARGIN, what };
+impl<'a> Migrator<'a> {
+    fn new(log: &'a Inorder, what: &'a str) -> Self {
+        Self { schema: log.schema(), what, wait: log.limit(), limit: log.limit() + 2 * MARGIN }
+    }
+
+    async fn attempt(&self, log: &Inorder) -> Result<Migrated, Error> {
         let mut client = log.connector().connect().await?;
-        let tx = table::begin(&mut client, migrator.limit, what).await?;
-        table::settings(&tx, migrator.limit, what, log.limit(), log.limit()).await?;
-        let look = migrator.look(&tx).await?;
-        if look.pending().is_empty() && look.bundle_is_current() {
-            let version = look.version();
-            return Ok(Migrated {
-                from: version,
-                to: version,
-                applied: Vec::new(),
-                functions_replaced: false,
-            });
+        let tx = table::begin(&mut client, self.limit, self.what).await?;
+        table::settings(&tx, self.limit, self.what, self.wait, self.wait + MARGIN).await?;
+        let look = self.look(&tx).await?;
+        // A difference may be the work of another process between two of our looks: decided under the lock.
+        if look.is_current() && self.difference(&tx, &look).await?.is_none() {
+            return Ok(look.nothing_to_do());
         }
-        table::lock(&tx, migrator.schema, migrator.limit, what).await?;
-        table::settings(&tx, migrator.limit, what, TABLE_LOCK.min(log.limit()), log.limit()).await?;
-        let look = migrator.look(&tx).await?;
-        let migrated = migrator.apply(&tx, &look).await?;
-        migrator.commit(tx).await?;
+        table::lock(&tx, self.schema, self.limit, self.what).await?;
+        table::settings(&tx, self.limit, self.what, TABLE_LOCK.min(self.wait), self.wait + MARGIN).await?;
+        let look = self.look(&tx).await?;
+        if let Some(difference) = self.difference(&tx, &look).await? {
+            return Err(refusal(self.what, difference));
+        }
+        if look.is_current() {
+            return Ok(look.nothing_to_do());
+        }
+        let migrated = self.apply(&tx, &look).await?;
+        self.commit(tx).await?;
         Ok(migrated)
     }
 
     async fn look(&self, tx: &Transaction<'_>) -> Result<Look, Error> {
         let look = Look::take(tx, self.schema, self.limit, self.what).await?;
         look.refuse(self.what)?;
-        if let Some(recorded) = look.structure() {
-            let found = table::structure(tx, self.schema, self.limit, self.what).await?;
-            refuse_structure(recorded, &found, &look.schema, self.what)?;
-        }
         Ok(look)
+    }
+
+    /// What was altered since it was recorded.
+    async fn difference(&self, tx: &Transaction<'_>, look: &Look) -> Result<Option<String>, Error> {
+        let Some(recorded) = look.structure() else { return Ok(None) };
+        let found = table::structure(tx, self.schema, self.limit, self.what).await?;
+        Ok(difference(recorded, &found, &look.schema))
     }
 
     async fn apply(&self, tx: &Transaction<'_>, look: &Look) -> Result<Migrated, Error> {
         let from = look.version();
-        let mut migrated =
-            Migrated { from, to: from, applied: Vec::new(), functions_replaced: !look.bundle_is_current() };
-        if look.pending().is_empty() && !migrated.functions_replaced {
-            return Ok(migrated);
-        }
+        let mut migrated = Migrated { from, to: from, applied: Vec::new(), functions_replaced: true };
         look.refuse_rights(self.what)?;
         if !look.site.schema_exists {
             table::create_schema(tx, self.schema, self.limit, self.what).await?;
@@ -385,7 +424,6 @@ impl Migrator<'_> {
             table::apply(tx, text, self.limit, &what).await?;
         }
         let what = format!("{}: recording the functions and triggers", self.what);
-        migrated.functions_replaced = true;
         let mut structure = table::structure(tx, self.schema, self.limit, &what).await?;
         structure.retain(|part, _| !is_foreign(part, &before, look));
         let row = record(BUNDLE, "functions", look.bundle_checksum.clone(), Some(structure));
@@ -432,4 +470,85 @@ fn short(checksum: &str) -> &str {
 fn order(version: &str) -> Vec<u64> {
     let release = version.split(['-', '+']).next().unwrap_or_default();
     release.split('.').map(|part| part.parse().unwrap_or(0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: &[Migration] = &[
+        Migration { version: 1, name: "one", text: "CREATE TABLE one" },
+        Migration { version: 2, name: "two", text: "CREATE TABLE two" },
+        Migration { version: 3, name: "three", text: "CREATE TABLE three" },
+    ];
+
+    fn recorded(versions: &[usize]) -> Vec<Recorded> {
+        let bundle = record(BUNDLE, "functions", "x".into(), None);
+        let row = |version: &usize| {
+            let migration = &OURS[version - 1];
+            record(migration.version, migration.name, migration.checksum(), None)
+        };
+        std::iter::once(bundle).chain(versions.iter().map(row)).collect()
+    }
+
+    fn refused(recorded: &[Recorded]) -> String {
+        refuse_records(OURS, recorded, "\"shop\"", "migrating schema \"shop\"")
+            .map_or_else(|e| e.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn what_was_applied_so_far_is_in_order() {
+        for versions in [&[][..], &[1], &[1, 2], &[1, 2, 3]] {
+            assert_eq!(refused(&recorded(versions)), "", "{versions:?}");
+        }
+    }
+
+    #[test]
+    fn a_migration_that_was_left_out_is_named() {
+        let message = refused(&recorded(&[1, 3]));
+        assert!(message.contains("migration 2 (two) is not recorded in \"shop\".migrations"), "{message}");
+    }
+
+    #[test]
+    fn an_altered_migration_is_named_with_both_checksums() {
+        let mut rows = recorded(&[1, 2, 3]);
+        rows[2].checksum = "ab12".repeat(16);
+        let ours = OURS[1].checksum();
+        assert_eq!(
+            refused(&rows),
+            format!(
+                "migrating schema \"shop\": migration 2 (two) was altered after it was applied: recorded checksum ab12ab12…, ours {}…; restore the file or use inorder {LIBRARY}, which applied it",
+                &ours[..8]
+            )
+        );
+    }
+
+    #[test]
+    fn a_server_older_than_14_is_refused() {
+        let mut site = Site {
+            server_version: 140_000,
+            server_version_text: "14.0".into(),
+            encoding: "UTF8".into(),
+            standby: false,
+            database: "shop".into(),
+            role: "shop".into(),
+            schema_exists: false,
+            schema_owner: None,
+            may_create: true,
+            has_migrations: false,
+            migrations_is_ours: false,
+            tables: Vec::new(),
+        };
+        assert!(refuse_site(&site, "\"shop\"", "migrating").is_ok());
+        (site.server_version, site.server_version_text) = (130_014, "13.14".into());
+        let message = refuse_site(&site, "\"shop\"", "migrating").expect_err("13 is too old").to_string();
+        assert_eq!(message, "migrating: the server is PostgreSQL 13.14; 14 or later is needed");
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(order("0.10.0") > order("0.9.9"));
+        assert!(order("1.0.0") > order("0.10.0"));
+        assert_eq!(order("1.0.0-rc.1"), order("1.0.0"));
+    }
 }

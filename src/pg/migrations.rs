@@ -75,7 +75,6 @@ pub(crate) async fn begin<'a>(
 ) -> Result<Transaction<'a>, Error> {
     let begin = tokio_postgres::Client::build_transaction(client)
         .isolation_level(IsolationLevel::ReadCommitted)
-        .read_only(false)
         .start();
     deadline(limit, what, begin).await
 }
@@ -108,18 +107,20 @@ pub(crate) async fn lock(
     Ok(())
 }
 
-/// The pid and the application of the sessions that hold the lock.
-pub(crate) async fn holders(
+/// Who is in the way of a migration, in words; whoever is migrating first.
+pub(crate) async fn blockers(
     client: &impl GenericClient,
     schema: &Schema,
     limit: Duration,
     what: &str,
-) -> Result<Vec<(i32, String)>, Error> {
-    let rows = deadline(limit, what, client.query(sql!("migrations/holder"), &[/* schema */ &schema.name()]))
-        .await?;
-    rows.iter().map(|row| Ok((get(row, "pid", what)?, get(row, "application_name", what)?))).collect()
+) -> Result<Vec<String>, Error> {
+    let rows =
+        deadline(limit, what, client.query(sql!("migrations/blockers"), &[/* schema */ &schema.name()]))
+            .await?;
+    rows.iter().map(|row| get(row, "blocker", what)).collect()
 }
 
+/// The server and what the schema's name stands for there.
 pub(crate) async fn site(
     client: &impl GenericClient,
     schema: &Schema,

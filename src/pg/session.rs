@@ -5,9 +5,18 @@ use std::time::Duration;
 use tokio_postgres::Client;
 
 use super::{deadline, sql};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// Sets what every session of ours relies on. One round trip.
 pub(crate) async fn prepare(client: &Client, limit: Duration) -> Result<(), Error> {
-    deadline(limit, "preparing a session", client.batch_execute(sql!("session/prepare"))).await
+    let prepared = client.batch_execute(sql!("session/prepare"));
+    deadline(limit, "preparing a session", prepared).await.map_err(|e| match e.sqlstate() {
+        // An unknown setting.
+        Some("42704") => Error::with_source(
+            ErrorKind::Migration,
+            "preparing a session: the server is too old; PostgreSQL 14 or later is needed",
+            e,
+        ),
+        _ => e,
+    })
 }
