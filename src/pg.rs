@@ -171,6 +171,11 @@ impl IntoError for deadpool_postgres::PoolError {
     }
 }
 
+/// Is the session gone, or going? Whether a statement that was sent took effect is then unknown.
+pub(crate) fn is_connection_lost(error: &tokio_postgres::Error) -> bool {
+    error.code().is_none_or(|code| code.code().starts_with("08") || code.code().starts_with("57P"))
+}
+
 /// How our sessions are made.
 #[derive(Clone)]
 pub(crate) struct Connector {

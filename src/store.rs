@@ -1,5 +1,7 @@
 //! The log: connecting, appending, reading.
 
+mod append;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,1 +1,105 @@
 //! Statements on `events`.
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::{Schema, sql};
+use crate::event::NewEvent;
+
+type Result<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// What became of an append, as `append_events` answers it.
+pub(crate) struct Appended {
+    pub(crate) outcome: String,
+    /// In the order given.
+    pub(crate) ids: Vec<i64>,
+    pub(crate) already: usize,
+    /// The version of the stream.
+    pub(crate) actual: i64,
+    pub(crate) mismatch: Option<(Uuid, i64)>,
+    pub(crate) refusal: String,
+}
+
+/// Appends in the transaction that the session is in. One round trip, nothing prepared: a session behind a pooler will do.
+pub(crate) async fn append(
+    client: &Client,
+    schema: &Schema,
+    expected: Option<i64>,
+    events: &[NewEvent],
+    max_bytes: i32,
+) -> Result<Appended> {
+    let event_ids: Vec<Uuid> = events.iter().map(|e| e.event_id).collect();
+    let event_types: Vec<&str> = events.iter().map(|e| e.event_type.as_str()).collect();
+    let payloads: Vec<&str> = events.iter().map(|e| e.payload.as_str()).collect();
+    let metadata = column(events, |e| Some(e.metadata.as_str()).filter(|m| *m != "{}"));
+    let stream_types = column(events, |e| e.stream.as_ref().map(|s| s.0.as_str()));
+    let stream_ids = column(events, |e| e.stream.as_ref().map(|s| s.1.as_str()));
+    let tenant_ids = column(events, |e| Some(e.tenant_id.as_str()).filter(|t| !t.is_empty()));
+    let schema_versions = column(events, |e| Some(e.schema_version).filter(|v| *v != 1));
+    let correlation_ids = column(events, |e| e.correlation_id);
+    let causation_ids = column(events, |e| e.causation_id);
+    let created_by = column(events, |e| e.created_by.as_deref());
+    let rows = client
+        .query_typed(
+            &schema.sql(sql!("events/append")),
+            &[
+                (/* expected */ &expected, Type::INT8),
+                (/* event_ids */ &event_ids, Type::UUID_ARRAY),
+                (/* event_types */ &event_types, Type::TEXT_ARRAY),
+                (/* payloads */ &payloads, Type::TEXT_ARRAY),
+                (/* metadata */ &metadata, Type::TEXT_ARRAY),
+                (/* stream_types */ &stream_types, Type::TEXT_ARRAY),
+                (/* stream_ids */ &stream_ids, Type::TEXT_ARRAY),
+                (/* tenant_ids */ &tenant_ids, Type::TEXT_ARRAY),
+                (/* schema_versions */ &schema_versions, Type::INT4_ARRAY),
+                (/* correlation_ids */ &correlation_ids, Type::UUID_ARRAY),
+                (/* causation_ids */ &causation_ids, Type::UUID_ARRAY),
+                (/* created_by */ &created_by, Type::TEXT_ARRAY),
+                (/* max_bytes */ &max_bytes, Type::INT4),
+            ],
+        )
+        .await?;
+    let [row] = rows.as_slice() else { unreachable!("a function with OUT parameters answers one row") };
+    let event_id: Option<Uuid> = row.get("mismatch_event_id");
+    Ok(Appended {
+        outcome: row.get("outcome"),
+        ids: row.get::<_, Option<_>>("ids").unwrap_or_default(),
+        already: row.get::<_, Option<i32>>("already").unwrap_or(0).try_into().unwrap_or(0),
+        actual: row.get::<_, Option<_>>("actual").unwrap_or(0),
+        mismatch: event_id.zip(row.get("mismatch_id")),
+        refusal: row.get::<_, Option<_>>("refusal").unwrap_or_default(),
+    })
+}
+
+/// What is asked of a transaction of its own, and what came of its end.
+pub(crate) struct AppendedAlone {
+    pub(crate) append: Result<Appended>,
+    pub(crate) commit: Result<()>,
+}
+
+/// Appends in a READ COMMITTED transaction of its own. One round trip: the three statements are sent together.
+pub(crate) async fn append_alone(
+    client: &Client,
+    schema: &Schema,
+    expected: Option<i64>,
+    events: &[NewEvent],
+    max_bytes: i32,
+) -> AppendedAlone {
+    // Each is sent when it is first polled, which is in this order.
+    let (begin, append, commit) = futures_util::join!(
+        client.batch_execute(sql!("session/begin")),
+        append(client, schema, expected, events, max_bytes),
+        client.batch_execute("COMMIT"),
+    );
+    AppendedAlone { append: begin.and(append), commit }
+}
+
+/// One field of all events; `None` where no event has it.
+fn column<'a, T>(
+    events: &'a [NewEvent],
+    field: impl Fn(&'a NewEvent) -> Option<T>,
+) -> Option<Vec<Option<T>>> {
+    let values: Vec<Option<T>> = events.iter().map(field).collect();
+    values.iter().any(Option::is_some).then_some(values)
+}
