@@ -1,1 +1,322 @@
 //! Statements on `consumers`.
+
+use std::fmt;
+use std::time::Duration;
+
+use deadpool_postgres::ClientWrapper;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{Schema, sql};
+
+type Result<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// Names a state row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) name: String,
+    pub(crate) instance: String,
+    pub(crate) partition: i32,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if !self.instance.is_empty() {
+            write!(f, "@{}", self.instance)?;
+        }
+        if self.partition > 0 {
+            write!(f, "/{}", self.partition)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is registered.
+pub(crate) struct Registration<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) kind: &'static str,
+    pub(crate) revision: i32,
+    pub(crate) event_types: Option<&'a [String]>,
+    pub(crate) partitions: i32,
+    pub(crate) max_attempts: i32,
+    pub(crate) start_after: i64,
+}
+
+/// What came of it, in the words of the SQL function.
+pub(crate) struct Registered {
+    pub(crate) outcome: String,
+    pub(crate) revision: i32,
+    pub(crate) was: Option<String>,
+    pub(crate) position: i64,
+}
+
+pub(crate) async fn register(client: &ClientWrapper, schema: &Schema, what: &Registration<'_>) -> Result<Registered> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/register"))).await?;
+    let row = client
+        .query_one(
+            &statement,
+            &[
+                /* consumer */ &what.key.name,
+                /* instance */ &what.key.instance,
+                /* partition */ &what.key.partition,
+                /* kind */ &what.kind,
+                /* revision */ &what.revision,
+                /* event_types */ &what.event_types,
+                /* partitions */ &what.partitions,
+                /* max_attempts */ &what.max_attempts,
+                /* start_after */ &what.start_after,
+            ],
+        )
+        .await?;
+    Ok(Registered {
+        outcome: row.get("outcome"),
+        revision: row.get("registered"),
+        was: row.get("was"),
+        position: row.get("was_position"),
+    })
+}
+
+/// How a state row stood when its lock was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    /// We hold it: the name of the transaction that does.
+    pub(crate) locked: Option<String>,
+    pub(crate) position: i64,
+    pub(crate) status: String,
+    pub(crate) attempts: i32,
+    pub(crate) faults: i32,
+    pub(crate) rearms: i32,
+    pub(crate) revision: i32,
+    pub(crate) failed_event_id: Option<Uuid>,
+    pub(crate) last_error: Option<String>,
+    pub(crate) next_attempt_at: Option<OffsetDateTime>,
+    /// Until the next attempt is due; `None` when nothing waits.
+    pub(crate) due_in: Option<Duration>,
+    /// Unread events that are gone.
+    pub(crate) pruned: Option<(i64, i64)>,
+    /// A dead letter that is to be retried.
+    pub(crate) retry: Option<i64>,
+    pub(crate) epoch: Option<Uuid>,
+}
+
+/// `None` when there is no such row.
+pub(crate) async fn lock(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: &Key,
+    process: Uuid,
+    revision: i32,
+    head: i64,
+) -> Result<Option<State>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/lock"))).await?;
+    let row = client
+        .query_opt(
+            &statement,
+            &[
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+                /* partition */ &key.partition,
+                /* process */ &process,
+                /* revision */ &revision,
+                /* head */ &head,
+            ],
+        )
+        .await?;
+    Ok(row.map(|row| State {
+        locked: row.get("transaction_id"),
+        position: row.get("position"),
+        status: row.get("status"),
+        attempts: row.get("attempts"),
+        faults: row.get("faults"),
+        rearms: row.get("rearms"),
+        revision: row.get("revision"),
+        failed_event_id: row.get("failed_event_id"),
+        last_error: row.get("last_error"),
+        next_attempt_at: row.get("next_attempt_at"),
+        due_in: seconds(row.get("due_in")),
+        pruned: row.get::<_, Option<i64>>("pruned_from").zip(row.get("pruned_to")),
+        retry: row.get("retry"),
+        epoch: row.get("epoch"),
+    }))
+}
+
+/// What a row is to hold from now on.
+#[derive(Clone, Debug)]
+pub(crate) struct Settlement {
+    pub(crate) position: i64,
+    pub(crate) status: &'static str,
+    pub(crate) attempts: i32,
+    pub(crate) faults: i32,
+    pub(crate) rearms: i32,
+    pub(crate) due_in: Option<Duration>,
+    pub(crate) failed_event_id: Option<Uuid>,
+    pub(crate) last_error: Option<String>,
+    pub(crate) processed: i64,
+    pub(crate) failed: i64,
+    pub(crate) skipped: i64,
+}
+
+/// When the next attempt is due, if one is; `None` when the row is gone.
+pub(crate) async fn settle(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: &Key,
+    transaction_id: &str,
+    owner: Uuid,
+    to: &Settlement,
+) -> Result<Option<Option<OffsetDateTime>>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/settle"))).await?;
+    let row = client
+        .query_opt(
+            &statement,
+            &[
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+                /* partition */ &key.partition,
+                /* transaction_id */ &transaction_id,
+                /* position */ &to.position,
+                /* status */ &to.status,
+                /* attempts */ &to.attempts,
+                /* faults */ &to.faults,
+                /* rearms */ &to.rearms,
+                /* due_in */ &to.due_in.map(|d| d.as_secs_f64()),
+                /* failed_event_id */ &to.failed_event_id,
+                /* last_error */ &to.last_error,
+                /* processed */ &to.processed,
+                /* failed */ &to.failed,
+                /* skipped */ &to.skipped,
+                /* owner */ &owner,
+            ],
+        )
+        .await?;
+    Ok(row.map(|r| r.get(0)))
+}
+
+/// As [`settle`], in a transaction of its own and fenced by how the row stood; `None` when anybody has moved on since.
+pub(crate) async fn record(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: &Key,
+    from: &State,
+    to: &Settlement,
+) -> Result<Option<Option<OffsetDateTime>>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/record"))).await?;
+    let row = client
+        .query_opt(
+            &statement,
+            &[
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+                /* partition */ &key.partition,
+                /* position */ &from.position,
+                /* attempts */ &from.attempts,
+                /* faults */ &from.faults,
+                /* status */ &to.status,
+                /* attempts */ &to.attempts,
+                /* faults */ &to.faults,
+                /* due_in */ &to.due_in.map(|d| d.as_secs_f64()),
+                /* failed_event_id */ &to.failed_event_id,
+                /* last_error */ &to.last_error,
+            ],
+        )
+        .await?;
+    Ok(row.map(|r| r.get(0)))
+}
+
+/// A session that held a row for too long.
+pub(crate) struct Freed {
+    pub(crate) pid: i32,
+    pub(crate) application: String,
+    pub(crate) stuck_for: Duration,
+}
+
+/// Terminates the session that holds the row, if it has been in the same state for longer than `limit`.
+pub(crate) async fn free(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: &Key,
+    limit: Duration,
+) -> Result<Option<Freed>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/free"))).await?;
+    let row = client
+        .query_opt(
+            &statement,
+            &[
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+                /* partition */ &key.partition,
+                /* limit */ &limit.as_secs_f64(),
+            ],
+        )
+        .await?;
+    Ok(row.map(|r| Freed {
+        pid: r.get("pid"),
+        application: r.get("application_name"),
+        stuck_for: seconds(r.get("stuck_for")).unwrap_or_default(),
+    }))
+}
+
+/// How a registered consumer stands, as every process sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) key: Key,
+    pub(crate) kind: String,
+    pub(crate) position: i64,
+    pub(crate) status: String,
+    pub(crate) revision: i32,
+    pub(crate) attempts: i32,
+    pub(crate) faults: i32,
+    pub(crate) due_in: Option<Duration>,
+    pub(crate) updated_at: OffsetDateTime,
+    /// Age of the first unread event.
+    pub(crate) behind: Option<Duration>,
+    pub(crate) retry: bool,
+}
+
+/// How everything stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Poll {
+    pub(crate) epoch: Option<Uuid>,
+    /// The highest id that is visible.
+    pub(crate) top: i64,
+    pub(crate) consumers: Vec<Standing>,
+}
+
+pub(crate) async fn poll(
+    client: &tokio_postgres::Client,
+    statement: &tokio_postgres::Statement,
+    process: Uuid,
+) -> Result<Poll> {
+    let rows = client.query(statement, &[/* instance */ &process]).await?;
+    let mut poll = Poll { epoch: None, top: 0, consumers: Vec::with_capacity(rows.len()) };
+    for row in &rows {
+        poll.epoch = row.get("epoch");
+        poll.top = row.get("top");
+        let Some(name) = row.get("name") else { continue };
+        poll.consumers.push(Standing {
+            key: Key { name, instance: row.get("instance"), partition: row.get("partition") },
+            kind: row.get("kind"),
+            position: row.get("position"),
+            status: row.get("status"),
+            revision: row.get("revision"),
+            attempts: row.get("attempts"),
+            faults: row.get("faults"),
+            due_in: seconds(row.get("due_in")),
+            updated_at: row.get("updated_at"),
+            behind: seconds(row.get("behind")),
+            retry: row.get("retry"),
+        });
+    }
+    Ok(poll)
+}
+
+/// The statement of [`poll`], for whichever session runs it.
+pub(crate) async fn prepare_poll(client: &tokio_postgres::Client, schema: &Schema) -> Result<tokio_postgres::Statement> {
+    client.prepare(&schema.sql(sql!("consumers/poll"))).await
+}
+
+/// Times that have passed already are zero.
+fn seconds(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
+}
