@@ -307,6 +307,13 @@ impl NewEvent {
         self
     }
 
+    /// As [`caused_by`](Self::caused_by), where nothing else was said.
+    pub(crate) fn caused_by_default(mut self, cause: &Event) -> Self {
+        self.causation_id.get_or_insert_with(|| cause.event_id());
+        self.correlation_id.get_or_insert_with(|| cause.correlation_id().unwrap_or_else(|| cause.event_id()));
+        self
+    }
+
     /// What all events of one business transaction share.
     #[must_use]
     pub fn correlation(mut self, correlation_id: Uuid) -> Self {
