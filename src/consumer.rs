@@ -14,6 +14,7 @@ use crate::outcome::Failure;
 mod handler_tx;
 
 pub use handler_tx::HandlerTx;
+pub(crate) use handler_tx::Traces;
 
 /// A boxed future, as closures in the place of handlers return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -307,7 +308,7 @@ impl Consumer {
     }
 
     pub(crate) fn wants(&self, event: &Event, partition: i32) -> bool {
-        let partitions = self.partitions();
+        let partitions = self.partition_count();
         self.options.event_types.as_ref().is_none_or(|types| types.iter().any(|t| t == event.event_type()))
             && (partitions == 1 || (event.stream_hash() & i32::MAX) % partitions == partition)
     }
@@ -316,7 +317,7 @@ impl Consumer {
         self.options.event_types.is_none() && self.options.partitions == 1
     }
 
-    pub(crate) fn partitions(&self) -> i32 {
+    pub(crate) fn partition_count(&self) -> i32 {
         saturated(self.options.partitions)
     }
 

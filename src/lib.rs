@@ -1,6 +1,8 @@
 //! Every event, in order, once: a PostgreSQL table as a dependable event log with consumers.
 
 mod backoff;
+mod consumer;
+mod delivery;
 mod error;
 mod event;
 mod migrate;
@@ -12,6 +14,7 @@ mod store;
 pub mod testing;
 
 pub use backoff::Backoff;
+pub use consumer::{BatchHandler, BoxFuture, Consumer, HandlerTx, Kind, Start, TransactionalHandler};
 pub use error::{Error, ErrorKind};
 pub use event::{Append, Event, ExpectedVersion, NewEvent, Undecodable};
 pub use migrate::Migrated;

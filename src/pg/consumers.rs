@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use time::OffsetDateTime;
+use tokio_postgres::Statement;
 use uuid::Uuid;
 
 use super::{Schema, sql};
@@ -89,6 +90,8 @@ pub(crate) struct State {
     pub(crate) rearms: i32,
     pub(crate) revision: i32,
     pub(crate) failed_event_id: Option<Uuid>,
+    /// The id of that event.
+    pub(crate) failed_at: Option<i64>,
     pub(crate) last_error: Option<String>,
     pub(crate) next_attempt_at: Option<OffsetDateTime>,
     /// Until the next attempt is due; `None` when nothing waits.
@@ -98,21 +101,27 @@ pub(crate) struct State {
     /// A dead letter that is to be retried.
     pub(crate) retry: Option<i64>,
     pub(crate) epoch: Option<Uuid>,
+    /// The pid of our session.
+    pub(crate) backend: i32,
+}
+
+/// The statement of [`lock`].
+pub(crate) async fn prepare_lock(client: &ClientWrapper, schema: &Schema) -> Result<Statement> {
+    client.prepare_cached(&schema.sql(sql!("consumers/lock"))).await
 }
 
 /// `None` when there is no such row.
 pub(crate) async fn lock(
     client: &ClientWrapper,
-    schema: &Schema,
+    statement: &Statement,
     key: &Key,
     process: Uuid,
     revision: i32,
     head: i64,
 ) -> Result<Option<State>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/lock"))).await?;
     let row = client
         .query_opt(
-            &statement,
+            statement,
             &[
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
@@ -132,12 +141,14 @@ pub(crate) async fn lock(
         rearms: row.get("rearms"),
         revision: row.get("revision"),
         failed_event_id: row.get("failed_event_id"),
+        failed_at: row.get("failed_at"),
         last_error: row.get("last_error"),
         next_attempt_at: row.get("next_attempt_at"),
         due_in: seconds(row.get("due_in")),
         pruned: row.get::<_, Option<i64>>("pruned_from").zip(row.get("pruned_to")),
         retry: row.get("retry"),
         epoch: row.get("epoch"),
+        backend: row.get("backend"),
     }))
 }
 
@@ -157,19 +168,23 @@ pub(crate) struct Settlement {
     pub(crate) skipped: i64,
 }
 
+/// The statement of [`settle`].
+pub(crate) async fn prepare_settle(client: &ClientWrapper, schema: &Schema) -> Result<Statement> {
+    client.prepare_cached(&schema.sql(sql!("consumers/settle"))).await
+}
+
 /// When the next attempt is due, if one is; `None` when the row is gone.
 pub(crate) async fn settle(
     client: &ClientWrapper,
-    schema: &Schema,
+    statement: &Statement,
     key: &Key,
     transaction_id: &str,
     owner: Uuid,
     to: &Settlement,
 ) -> Result<Option<Option<OffsetDateTime>>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/settle"))).await?;
     let row = client
         .query_opt(
-            &statement,
+            statement,
             &[
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
@@ -231,12 +246,14 @@ pub(crate) struct Freed {
     pub(crate) stuck_for: Duration,
 }
 
-/// Terminates the session that holds the row, if it has been in the same state for longer than `limit`.
+/// Terminates the session that holds the row, if it has been in the same state for longer than `limit` and, where a
+/// `backend` is given, is that one.
 pub(crate) async fn free(
     client: &ClientWrapper,
     schema: &Schema,
     key: &Key,
     limit: Duration,
+    backend: Option<i32>,
 ) -> Result<Option<Freed>> {
     let statement = client.prepare_cached(&schema.sql(sql!("consumers/free"))).await?;
     let row = client
@@ -247,6 +264,7 @@ pub(crate) async fn free(
                 /* instance */ &key.instance,
                 /* partition */ &key.partition,
                 /* limit */ &limit.as_secs_f64(),
+                /* backend */ &backend,
             ],
         )
         .await?;
@@ -285,7 +303,7 @@ pub(crate) struct Poll {
 
 pub(crate) async fn poll(
     client: &tokio_postgres::Client,
-    statement: &tokio_postgres::Statement,
+    statement: &Statement,
     process: Uuid,
 ) -> Result<Poll> {
     let rows = client.query(statement, &[/* instance */ &process]).await?;
@@ -312,7 +330,7 @@ pub(crate) async fn poll(
 }
 
 /// The statement of [`poll`], for whichever session runs it.
-pub(crate) async fn prepare_poll(client: &tokio_postgres::Client, schema: &Schema) -> Result<tokio_postgres::Statement> {
+pub(crate) async fn prepare_poll(client: &tokio_postgres::Client, schema: &Schema) -> Result<Statement> {
     client.prepare(&schema.sql(sql!("consumers/poll"))).await
 }
 

@@ -20,3 +20,13 @@ pub(crate) async fn prepare(client: &Client, limit: Duration) -> Result<(), Erro
         _ => e,
     })
 }
+
+/// Begins a pass's transaction: a handler's statements end after `statement`, and a client that fell silent after `idle`.
+pub(crate) fn begin(statement: Duration, idle: Duration) -> String {
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {}; \
+         SET LOCAL idle_in_transaction_session_timeout = {}",
+        statement.as_millis().max(1),
+        idle.as_millis().max(1),
+    )
+}

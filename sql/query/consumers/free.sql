@@ -5,6 +5,7 @@
 -- $2 text    instance
 -- $3 int     partition
 -- $4 float8  limit: seconds
+-- $5 int     backend: only this one; NULL for any
 SELECT a.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.state_change)::float8 AS stuck_for,
        pg_terminate_backend(a.pid) AS terminated
 FROM inorder.consumers AS c
@@ -18,3 +19,4 @@ JOIN pg_catalog.pg_locks AS l
 JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
 WHERE c.name = $1::text AND c.instance = $2::text AND c.partition = $3::int
     AND a.state_change < clock_timestamp() - make_interval(secs => $4::float8)
+    AND ($5::int IS NULL OR a.pid = $5::int)
