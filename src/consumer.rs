@@ -36,18 +36,27 @@ pub trait TransactionalHandler: Send + Sync + 'static {
 pub trait BatchHandler: Send + Sync + 'static {
     /// # Errors
     /// Any error is a retry; [`Failure`] has the other meanings. They take effect when the slice has one event.
-    fn handle(&self, events: &[Event], tx: &HandlerTx<'_>) -> impl Future<Output = Result<(), Failure>> + Send;
+    fn handle(
+        &self,
+        events: &[Event],
+        tx: &HandlerTx<'_>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
 }
 
 /// The private twin that can be a trait object. A transactional handler is one that takes slices of one event.
 pub(crate) trait Handler: Send + Sync {
-    fn handle<'a>(&'a self, events: &'a [Event], tx: &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>>;
+    fn handle<'a>(&'a self, events: &'a [Event], tx: &'a HandlerTx<'a>)
+    -> BoxFuture<'a, Result<(), Failure>>;
 }
 
 struct One<H>(H);
 
 impl<H: TransactionalHandler> Handler for One<H> {
-    fn handle<'a>(&'a self, events: &'a [Event], tx: &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>> {
+    fn handle<'a>(
+        &'a self,
+        events: &'a [Event],
+        tx: &'a HandlerTx<'a>,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             for event in events {
                 self.0.handle(event, tx).await?;
@@ -60,7 +69,11 @@ impl<H: TransactionalHandler> Handler for One<H> {
 struct Slice<H>(H);
 
 impl<H: BatchHandler> Handler for Slice<H> {
-    fn handle<'a>(&'a self, events: &'a [Event], tx: &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>> {
+    fn handle<'a>(
+        &'a self,
+        events: &'a [Event],
+        tx: &'a HandlerTx<'a>,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(self.0.handle(events, tx))
     }
 }
@@ -78,7 +91,10 @@ where
 
 impl<F> BatchHandler for Closure<F>
 where
-    F: for<'a> Fn(&'a [Event], &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+    F: for<'a> Fn(&'a [Event], &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>>
+        + Send
+        + Sync
+        + 'static,
 {
     async fn handle(&self, events: &[Event], tx: &HandlerTx<'_>) -> Result<(), Failure> {
         (self.0)(events, tx).await
@@ -169,7 +185,10 @@ impl Consumer {
     /// As [`transactional`](Self::transactional), with a closure in the place of the handler.
     pub fn transactional_fn<F>(name: impl Into<String>, handler: F) -> Self
     where
-        F: for<'a> Fn(&'a Event, &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+        F: for<'a> Fn(&'a Event, &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>>
+            + Send
+            + Sync
+            + 'static,
     {
         Self::transactional(name, Closure(handler))
     }
@@ -182,7 +201,10 @@ impl Consumer {
     /// As [`batch`](Self::batch), with a closure in the place of the handler.
     pub fn batch_fn<F>(name: impl Into<String>, handler: F) -> Self
     where
-        F: for<'a> Fn(&'a [Event], &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+        F: for<'a> Fn(&'a [Event], &'a HandlerTx<'a>) -> BoxFuture<'a, Result<(), Failure>>
+            + Send
+            + Sync
+            + 'static,
     {
         Self::batch(name, Closure(handler))
     }

@@ -34,7 +34,7 @@ use tokio_postgres::NoTls;
 use uuid::Uuid;
 
 use crate::consumer::{Consumer, HandlerTx, Kind};
-use crate::error::{Error, ErrorKind, describe};
+use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::outcome::{ConsumerReport, Failure, Outcome};
 use crate::pg::consumers::{Key, Settlement, State};
@@ -159,8 +159,7 @@ impl Runner {
     }
 
     async fn events(&mut self, cx: &Context, state: &State, head: Head) -> Result<Page, Error> {
-        let readers =
-            Readers { log: &cx.log, pool: &cx.readers, window: &cx.window, bytes: cx.page_bytes };
+        let readers = Readers { log: &cx.log, pool: &cx.readers, window: &cx.window, bytes: cx.page_bytes };
         let lane = Lane { consumer: &self.consumer, key: &self.key };
         let limit = self.pass_size(head.id - state.position);
         self.ahead.next(&readers, &lane, (head.epoch, state.position, head.id), limit).await
@@ -183,7 +182,8 @@ impl Runner {
         head: Head,
     ) -> Result<Pass, Error> {
         // Events before the one that failed last are committed on their own: whatever it does, they are done.
-        let mut end = page.events.iter().position(|e| Some(e.event_id()) == state.failed_event_id).unwrap_or(0);
+        let mut end =
+            page.events.iter().position(|e| Some(e.event_id()) == state.failed_event_id).unwrap_or(0);
         let before_failed = end > 0;
         if !before_failed {
             end = page.events.len();
@@ -191,7 +191,8 @@ impl Runner {
         let mut failure = None;
         let until = Instant::now() + self.consumer.options.pass_timeout;
         let handled = loop {
-            let Delivered { handled, stopped } = self.handle(cx, &mut session, &page.events[..end], until).await;
+            let Delivered { handled, stopped } =
+                self.handle(cx, &mut session, &page.events[..end], until).await;
             match stopped {
                 Stopped::No => {
                     if handled < end {
@@ -245,7 +246,9 @@ impl Runner {
             if let Some(reason) = judgement.dead_letter {
                 let settlement = &judgement.settlement;
                 let error = settlement.last_error.as_deref().unwrap_or_default();
-                session.dead_letter(cx, &DeadLetter { event, attempts: judgement.attempt, error, reason }).await?;
+                session
+                    .dead_letter(cx, &DeadLetter { event, attempts: judgement.attempt, error, reason })
+                    .await?;
             }
         }
         match session.commit(cx, &self.key, &judgement.settlement).await {
@@ -266,7 +269,13 @@ impl Runner {
     }
 
     /// Hands events to the handler, slice by slice, until one fails or it is time to stop.
-    async fn handle(&self, cx: &Context, session: &mut PassSession, events: &[Event], until: Instant) -> Delivered {
+    async fn handle(
+        &self,
+        cx: &Context,
+        session: &mut PassSession,
+        events: &[Event],
+        until: Instant,
+    ) -> Delivered {
         let slice = match self.consumer.kind {
             Kind::Transactional => 1,
             Kind::Batch => self.consumer.options.batch_size,
@@ -325,7 +334,9 @@ impl Runner {
                 Some(swallowed) => Called::Failed(swallowed),
             },
             Ok(Err(failure)) => Called::Failed(failure),
-            Err(panic) => Called::Failed(Failure::retry(format!("the handler panicked: {}", panic_message(&*panic)))),
+            Err(panic) => {
+                Called::Failed(Failure::retry(format!("the handler panicked: {}", panic_message(&*panic))))
+            }
         }
     }
 
@@ -349,7 +360,10 @@ impl Runner {
                 called => {
                     let message = match called {
                         Called::Failed(cause) => cause.message(),
-                        _ => format!("the handler did not finish within {:?}", self.consumer.options.handler_timeout),
+                        _ => format!(
+                            "the handler did not finish within {:?}",
+                            self.consumer.options.handler_timeout
+                        ),
                     };
                     if !session.interrupt().await || session.roll_back().await.is_err() {
                         session.abandon(cx).await;
@@ -375,7 +389,13 @@ impl Runner {
     }
 
     /// Records a failure whose transaction is lost. Fenced: when anybody has moved on since, there is nothing to record.
-    async fn record(&mut self, cx: &Context, state: &State, slice: &[Event], cause: Failure) -> Result<Pass, Error> {
+    async fn record(
+        &mut self,
+        cx: &Context,
+        state: &State,
+        slice: &[Event],
+        cause: Failure,
+    ) -> Result<Pass, Error> {
         if slice.len() > 1 {
             self.narrow = Some(slice.len() / 2);
         }
@@ -392,7 +412,8 @@ impl Runner {
         }
         self.note(event, &judgement);
         let client = checkout(&cx.passes, "recording a failure").await?;
-        let recording = pg::consumers::record(&client, cx.log.schema(), &self.key, state, &judgement.settlement);
+        let recording =
+            pg::consumers::record(&client, cx.log.schema(), &self.key, state, &judgement.settlement);
         match deadline(cx.log.limit(), "recording a failure", recording).await? {
             Some(next_attempt_at) => Ok(judgement.into_pass(i64::MAX, next_attempt_at)),
             None => Ok(Pass::new(Outcome::Busy, state.position)),
@@ -457,7 +478,7 @@ fn not_ours(state: &State, revision: i32, head: i64) -> Option<Outcome> {
         _ => match (state.due_in, state.next_attempt_at) {
             (Some(due_in), Some(until)) if !due_in.is_zero() => {
                 Outcome::Waiting { at: state.failed_at.unwrap_or(state.position), until }
-            },
+            }
             _ if state.position >= head && state.retry.is_none() => Outcome::CaughtUp,
             _ => Outcome::Busy,
         },

@@ -21,8 +21,8 @@ pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod events;
 pub(crate) mod instances;
-pub(crate) mod pages;
 pub(crate) mod migrations;
+pub(crate) mod pages;
 pub(crate) mod safe_head;
 pub(crate) mod session;
 
@@ -136,6 +136,15 @@ where
                 limit.as_secs_f64()
             ),
         )),
+    }
+}
+
+/// What was attempted, on which object; put together only when it is asked for.
+pub(crate) struct On<T>(pub(crate) &'static str, pub(crate) T);
+
+impl<T: fmt::Display> fmt::Display for On<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.0, self.1)
     }
 }
 

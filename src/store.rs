@@ -141,13 +141,3 @@ impl fmt::Debug for Inorder {
         write!(f, "Inorder({}, schema {:?})", self.inner.connector.target(), self.inner.config.schema)
     }
 }
-impl Inorder {
-    pub(crate) async fn append_on(
-        &self,
-        _client: &tokio_postgres::Client,
-        _expected: crate::event::ExpectedVersion,
-        _events: &[crate::event::NewEvent],
-    ) -> Result<crate::event::Append, Error> {
-        Err(Error::new(ErrorKind::Refused, "not yet"))
-    }
-}

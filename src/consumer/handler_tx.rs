@@ -139,8 +139,10 @@ impl<'a> HandlerTx<'a> {
                 Ok(value)
             }
             Err(error) => {
-                self.batch_execute("ROLLBACK TO SAVEPOINT inorder_handler; RELEASE SAVEPOINT inorder_handler")
-                    .await?;
+                self.batch_execute(
+                    "ROLLBACK TO SAVEPOINT inorder_handler; RELEASE SAVEPOINT inorder_handler",
+                )
+                .await?;
                 Err(error)
             }
         }
@@ -158,7 +160,8 @@ impl<'a> HandlerTx<'a> {
         let appended = match self.cause {
             None => self.log.append_on(self.client, expected, events).await,
             Some(cause) => {
-                let events: Vec<NewEvent> = events.iter().map(|e| e.clone().caused_by_default(cause)).collect();
+                let events: Vec<NewEvent> =
+                    events.iter().map(|e| e.clone().caused_by_default(cause)).collect();
                 self.log.append_on(self.client, expected, &events).await
             }
         };

@@ -75,7 +75,13 @@ impl Judgement {
 }
 
 /// Judges the failure of `event`, everything before it being dealt with up to `position`.
-pub(super) fn judge(options: &Options, state: &State, event: &Event, cause: &Failure, position: i64) -> Judgement {
+pub(super) fn judge(
+    options: &Options,
+    state: &State,
+    event: &Event,
+    cause: &Failure,
+    position: i64,
+) -> Judgement {
     let failed = Failed { id: event.id(), again: state.failed_event_id == Some(event.event_id()) };
     let mut judgement = judge_at(options, state, failed, cause, position);
     if judgement.dead_letter.is_none() {
@@ -209,7 +215,10 @@ mod tests {
     fn deferrals_cost_nothing_and_faults_count_apart_until_there_are_too_many() {
         let options = options(|c| c.max_attempts(3).max_faults(2));
         let deferred = again(&options, &state(2, 1), &Failure::defer_for(Duration::from_secs(9), "down"));
-        assert_eq!((deferred.attempts, deferred.faults, deferred.due_in), (2, 1, Some(Duration::from_secs(9))));
+        assert_eq!(
+            (deferred.attempts, deferred.faults, deferred.due_in),
+            (2, 1, Some(Duration::from_secs(9)))
+        );
         let fault = Failure::fault("connection lost");
         let counted = again(&options, &state(0, 1), &fault);
         assert_eq!((counted.attempts, counted.faults), (0, 2));
@@ -221,12 +230,18 @@ mod tests {
     fn a_rejected_event_is_dead_at_once_and_a_skipped_one_moves_the_position_onto_it() {
         let plain = options(|c| c);
         assert_eq!(again(&plain, &state(0, 0), &Failure::reject("never")).status, "dead");
-        let skipped = judge_at(&plain, &state(0, 0), Failed { id: 5, again: false }, &Failure::skip("odd"), 4);
+        let skipped =
+            judge_at(&plain, &state(0, 0), Failed { id: 5, again: false }, &Failure::skip("odd"), 4);
         assert_eq!((skipped.settlement.position, skipped.dead_letter), (5, Some("skip_policy")));
         let skipping = options(|c| c.skip_errors());
-        let skipped = judge_at(&skipping, &state(0, 0), Failed { id: 5, again: false }, &Failure::retry("no"), 4);
+        let skipped =
+            judge_at(&skipping, &state(0, 0), Failed { id: 5, again: false }, &Failure::retry("no"), 4);
         assert_eq!((skipped.settlement.position, skipped.settlement.skipped), (5, 1));
-        assert_eq!(again(&skipping, &state(0, 0), &Failure::defer("down")).position, 4, "a deferral is waited out");
+        assert_eq!(
+            again(&skipping, &state(0, 0), &Failure::defer("down")).position,
+            4,
+            "a deferral is waited out"
+        );
     }
 
     #[test]

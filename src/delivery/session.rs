@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::pg::consumers;
+use crate::pg::{On, consumers};
 
 /// How long after a time-out the server may take to be ready again.
 const MARGIN: Duration = Duration::from_secs(2);
@@ -83,7 +83,12 @@ impl PassSession {
     }
 
     /// Begins, asks for the row's lock and sets the savepoint, in one round trip. `None` when there is no such row.
-    pub(crate) async fn lock(&mut self, cx: &Context, consumer: &Consumer, head: i64) -> Result<Option<State>, Error> {
+    pub(crate) async fn lock(
+        &mut self,
+        cx: &Context,
+        consumer: &Consumer,
+        head: i64,
+    ) -> Result<Option<State>, Error> {
         let client = self.client();
         let asking = async {
             let (began, state, saved) = tokio::join!(
@@ -96,7 +101,7 @@ impl PassSession {
             saved?;
             Ok::<_, tokio_postgres::Error>(state)
         };
-        let state = deadline(self.limit, format_args!("locking consumer {}", self.key), asking).await?;
+        let state = deadline(self.limit, On("locking consumer", &self.key), asking).await?;
         if let Some(state) = &state {
             self.transaction_id = state.locked.clone().unwrap_or_default();
             self.backend = state.backend;
@@ -118,7 +123,11 @@ impl PassSession {
         if !self.traces.take_failed() {
             return None;
         }
-        let probe = deadline(MARGIN, "after a statement of the handler failed", self.client().batch_execute("SELECT 1"));
+        let probe = deadline(
+            MARGIN,
+            "after a statement of the handler failed",
+            self.client().batch_execute("SELECT 1"),
+        );
         let error = probe.await.err()?;
         Some(Failure::retry(Error::with_source(
             ErrorKind::Database,
@@ -159,7 +168,7 @@ impl PassSession {
 
     pub(crate) async fn dead_letter_event(&self, cx: &Context, id: i64) -> Result<Option<Event>, Error> {
         let reading = pg::dead_letters::event(self.client(), cx.log.schema(), id);
-        deadline(self.limit, format_args!("reading the event of dead letter {id}"), reading).await
+        deadline(self.limit, On("reading the event of dead letter", id), reading).await
     }
 
     pub(crate) async fn settle_dead_letter(
@@ -170,7 +179,7 @@ impl PassSession {
         error: Option<&str>,
     ) -> Result<(), Error> {
         let settling = pg::dead_letters::settle(self.client(), cx.log.schema(), id, state, error);
-        deadline(self.limit, format_args!("settling dead letter {id}"), settling).await
+        deadline(self.limit, On("settling dead letter", id), settling).await
     }
 
     /// Writes what the pass came to and commits, in one round trip. Answers when the next attempt is due.
@@ -202,7 +211,9 @@ impl PassSession {
             Some(next_attempt_at) => Ok(next_attempt_at),
             None => Err(CommitError::Refused(Error::new(
                 ErrorKind::NotRegistered,
-                format!("{what}: its row is gone, although this process held it; nothing but the handlers' effects was kept"),
+                format!(
+                    "{what}: its row is gone, although this process held it; nothing but the handlers' effects was kept"
+                ),
             ))),
         }
     }
@@ -222,7 +233,11 @@ impl PassSession {
         deadline(self.limit, "committing effects", client.batch_execute("COMMIT")).await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
         deadline(self.limit, "beginning again", client.batch_execute(&self.begin)).await?;
-        let row = deadline(self.limit, "beginning again", client.query_one("SELECT pg_current_xact_id()::text", &[]));
+        let row = deadline(
+            self.limit,
+            "beginning again",
+            client.query_one("SELECT pg_current_xact_id()::text", &[]),
+        );
         self.transaction_id = row.await?.get(0);
         Ok(())
     }
@@ -240,7 +255,8 @@ impl PassSession {
         drop(Object::take(object));
         let freeing = async {
             let client = checkout(&cx.passes, "ending a lost session").await?;
-            let freeing = consumers::free(&client, cx.log.schema(), &self.key, Duration::ZERO, Some(self.backend));
+            let freeing =
+                consumers::free(&client, cx.log.schema(), &self.key, Duration::ZERO, Some(self.backend));
             deadline(MARGIN, "ending a lost session", freeing).await
         };
         if let Err(error) = freeing.await {

@@ -110,11 +110,19 @@ impl Window {
     }
 
     /// Is there nothing that the consumer wants above the position, as far as the window knows?
-    pub(crate) fn is_idle(&self, epoch: Uuid, position: i64, head: i64, consumer: &Consumer, key: &Key) -> bool {
+    pub(crate) fn is_idle(
+        &self,
+        epoch: Uuid,
+        position: i64,
+        head: i64,
+        consumer: &Consumer,
+        key: &Key,
+    ) -> bool {
         if consumer.wants_everything() {
             return false;
         }
-        self.page(epoch, position, head, &Lane { consumer, key }, 1).is_some_and(|page| page.events.is_empty())
+        self.page(epoch, position, head, &Lane { consumer, key }, 1)
+            .is_some_and(|page| page.events.is_empty())
     }
 }
 
@@ -168,9 +176,9 @@ impl ReadAhead {
         }
         if !self.page.reaches(position) {
             self.page = match self.next.take() {
-                Some((from, task)) if from == position => task.await.map_err(|e| {
-                    Error::with_source(ErrorKind::Stopped, "reading ahead was stopped", e)
-                })??,
+                Some((from, task)) if from == position => task
+                    .await
+                    .map_err(|e| Error::with_source(ErrorKind::Stopped, "reading ahead was stopped", e))??,
                 stale => {
                     if let Some((_, task)) = stale {
                         task.abort();

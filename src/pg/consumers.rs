@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use time::OffsetDateTime;
-use tokio_postgres::Statement;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
 use super::{Schema, sql};
@@ -52,24 +53,23 @@ pub(crate) struct Registered {
     pub(crate) position: i64,
 }
 
-pub(crate) async fn register(client: &ClientWrapper, schema: &Schema, what: &Registration<'_>) -> Result<Registered> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/register"))).await?;
-    let row = client
-        .query_one(
-            &statement,
-            &[
-                /* consumer */ &what.key.name,
-                /* instance */ &what.key.instance,
-                /* partition */ &what.key.partition,
-                /* kind */ &what.kind,
-                /* revision */ &what.revision,
-                /* event_types */ &what.event_types,
-                /* partitions */ &what.partitions,
-                /* max_attempts */ &what.max_attempts,
-                /* start_after */ &what.start_after,
-            ],
-        )
-        .await?;
+pub(crate) async fn register(
+    client: &Client,
+    schema: &Schema,
+    what: &Registration<'_>,
+) -> Result<Registered> {
+    let params: [&(dyn ToSql + Sync); 9] = [
+        /* consumer */ &what.key.name,
+        /* instance */ &what.key.instance,
+        /* partition */ &what.key.partition,
+        /* kind */ &what.kind,
+        /* revision */ &what.revision,
+        /* event_types */ &what.event_types,
+        /* partitions */ &what.partitions,
+        /* max_attempts */ &what.max_attempts,
+        /* start_after */ &what.start_after,
+    ];
+    let row = client.query_one(&*schema.sql(sql!("consumers/register")), &params).await?;
     Ok(Registered {
         outcome: row.get("outcome"),
         revision: row.get("registered"),

@@ -16,7 +16,12 @@ pub(crate) struct DeadLetter<'a> {
     pub(crate) reason: &'static str,
 }
 
-pub(crate) async fn add(client: &ClientWrapper, schema: &Schema, key: &Key, letter: &DeadLetter<'_>) -> Result<()> {
+pub(crate) async fn add(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: &Key,
+    letter: &DeadLetter<'_>,
+) -> Result<()> {
     let statement = client.prepare_cached(&schema.sql(sql!("dead_letters/add"))).await?;
     client
         .execute(

@@ -30,3 +30,15 @@ pub(crate) fn begin(statement: Duration, idle: Duration) -> String {
         idle.as_millis().max(1),
     )
 }
+
+/// Listens to the doorbell of the schema.
+pub(crate) async fn listen(client: &Client, schema: &super::Schema) -> Result<(), tokio_postgres::Error> {
+    let row = client.query_one(sql!("session/channel"), &[/* schema */ &schema.name()]).await?;
+    let channel: &str = row.get("channel");
+    client.batch_execute(&format!("LISTEN {channel}")).await
+}
+
+/// Do appends ring on this server?
+pub(crate) async fn rings(client: &Client) -> Result<bool, tokio_postgres::Error> {
+    Ok(client.query_one(sql!("session/rings"), &[]).await?.get("rings"))
+}

@@ -1,0 +1,224 @@
+//! The loop around the passes of one consumer row: when to run the next one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+
+use super::board::Board;
+use crate::backoff::Backoff;
+use crate::delivery::{Context, Head, Pass, Phase, Runner};
+use crate::error::{Error, ErrorKind};
+use crate::metrics;
+use crate::outcome::Outcome;
+use crate::pg::consumers::Standing;
+use crate::pg::{self, checkout, deadline};
+
+/// How soon a row that another process holds is asked for again.
+const BUSY_PAUSE: Duration = Duration::from_millis(250);
+/// How often a filtered consumer's position moves over events that it does not want.
+const ADVANCE_EVERY: Duration = Duration::from_secs(1);
+/// How soon a row with unread events missing is looked at again.
+const PRUNED_PAUSE: Duration = Duration::from_secs(5);
+/// How long after its limit a row's holder is left alone.
+const HOLDER_MARGIN: Duration = Duration::from_millis(600);
+
+/// One consumer row, as a running dispatcher drives it.
+pub(crate) struct LaneLoop {
+    runner: Runner,
+    cx: Arc<Context>,
+    board: watch::Receiver<Board>,
+    suspect: Arc<Notify>,
+    position: i64,
+    rest: Rest,
+    passed_at: Option<Instant>,
+    busy_since: Option<Instant>,
+    failures: u32,
+}
+
+/// Why no pass runs although there may be events.
+#[derive(Clone, Copy, Debug)]
+enum Rest {
+    No,
+    Until(Instant),
+    /// Until then, or until an operator acts.
+    Waiting(Instant),
+    /// Until an operator acts.
+    Parked,
+}
+
+impl LaneLoop {
+    pub(crate) fn new(
+        runner: Runner,
+        cx: Arc<Context>,
+        board: watch::Receiver<Board>,
+        suspect: Arc<Notify>,
+    ) -> Self {
+        Self {
+            runner,
+            cx,
+            board,
+            suspect,
+            position: -1,
+            rest: Rest::No,
+            passed_at: None,
+            busy_since: None,
+            failures: 0,
+        }
+    }
+
+    /// Runs passes until the dispatcher drains.
+    pub(crate) async fn run(mut self) {
+        let mut phase = self.cx.phase.clone();
+        loop {
+            tokio::select! {
+                biased;
+                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
+                () = self.due() => {}
+            }
+            let Some(head) = self.board.borrow().head else { continue };
+            let began = Instant::now();
+            self.passed_at = Some(began);
+            match self.runner.pass(&self.cx, head).await {
+                Ok(pass) => {
+                    self.failures = 0;
+                    metrics::pass(&self.runner.key, &pass.report, began.elapsed());
+                    self.take(&pass).await;
+                }
+                Err(error) => self.back_off(&error),
+            }
+        }
+    }
+
+    /// Waits until a pass is due.
+    async fn due(&mut self) {
+        loop {
+            let at = {
+                let board = self.board.borrow_and_update();
+                let standing =
+                    board.standings.get(&self.runner.key).filter(|_| board.polled > self.passed_at).cloned();
+                let head = board.head;
+                drop(board);
+                self.when(head, standing.as_ref())
+            };
+            if at.is_some_and(|at| at <= Instant::now()) {
+                return;
+            }
+            let sleep = async {
+                match at {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.board.changed() => {
+                    if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                }
+                () = sleep => {}
+            }
+        }
+    }
+
+    /// When the next pass is due, as far as the board tells; `None` while nothing is to be done. The standing is one that
+    /// was asked for after the last pass began: an older one says nothing new.
+    fn when(&mut self, head: Option<Head>, standing: Option<&Standing>) -> Option<Instant> {
+        let now = Instant::now();
+        let head = head?;
+        let Runner { consumer, key, .. } = &self.runner;
+        if let Some(standing) = standing {
+            self.position = standing.position;
+        }
+        let runnable = standing.is_some_and(|standing| standing.is_runnable(consumer.revision_number()));
+        match self.rest {
+            Rest::Until(at) if at > now => return Some(at),
+            Rest::Waiting(at) if at > now && !runnable => return Some(at),
+            Rest::Parked if !runnable => return None,
+            _ => self.rest = Rest::No,
+        }
+        if standing.is_some_and(|standing| standing.retry) {
+            return Some(now);
+        }
+        if self.position >= head.id {
+            return None;
+        }
+        if self.position >= 0 && self.cx.window.is_idle(head.epoch, self.position, head.id, consumer, key) {
+            return Some(self.passed_at.map_or(now, |at| at + ADVANCE_EVERY));
+        }
+        Some(now)
+    }
+
+    async fn take(&mut self, pass: &Pass) {
+        self.position = pass.position;
+        let now = Instant::now();
+        if pass.report.outcome != Outcome::Busy {
+            self.busy_since = None;
+        }
+        self.rest = match &pass.report.outcome {
+            Outcome::CaughtUp | Outcome::More | Outcome::Stopped => Rest::No,
+            Outcome::Busy => {
+                self.free_stuck(now).await;
+                // Its position is the holder's business; only that there was lag is known.
+                self.position = -1;
+                Rest::Until(now + BUSY_PAUSE)
+            }
+            Outcome::Waiting { .. } => Rest::Waiting(now + pass.due_in.unwrap_or(BUSY_PAUSE)),
+            Outcome::Dead { .. } if pass.due_in.is_some() => {
+                Rest::Waiting(now + pass.due_in.unwrap_or_default())
+            }
+            Outcome::Pruned { from, to } => {
+                tracing::error!(consumer = %self.runner.key, from, to, "unread events were pruned; accept it, or reset the consumer");
+                Rest::Until(now + PRUNED_PAUSE)
+            }
+            Outcome::Dead { .. } | Outcome::Disabled | Outcome::Expired => Rest::Parked,
+            outcome @ (Outcome::Unregistered | Outcome::Outdated { .. }) => {
+                tracing::warn!(consumer = %self.runner.key, ?outcome, "this process does not run the consumer");
+                Rest::Parked
+            }
+        };
+    }
+
+    /// A holder that has been in the same state for longer than a handler may take is frozen, or its client is: it is
+    /// ended. No event is decided by that clock; the holder's transaction rolls back.
+    async fn free_stuck(&mut self, now: Instant) {
+        let since = *self.busy_since.get_or_insert(now);
+        let limit = self.runner.consumer.options.handler_timeout + HOLDER_MARGIN;
+        if now - since < HOLDER_MARGIN {
+            return;
+        }
+        let freeing = async {
+            let client = checkout(&self.cx.passes, "looking at who holds a consumer").await?;
+            let freeing = pg::consumers::free(&client, self.cx.log.schema(), &self.runner.key, limit, None);
+            deadline(self.cx.log.limit(), "looking at who holds a consumer", freeing).await
+        };
+        match freeing.await {
+            Ok(Some(freed)) => {
+                metrics::freed(&self.runner.key);
+                let pg::consumers::Freed { pid, application, stuck_for } = freed;
+                tracing::warn!(consumer = %self.runner.key, pid, application, ?stuck_for, "terminated a session that held the consumer for too long");
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(error = error.report(), "looking at who holds a consumer"),
+        }
+    }
+
+    fn back_off(&mut self, error: &Error) {
+        metrics::pass_failed(&self.runner.key);
+        self.failures += 1;
+        self.position = -1;
+        let backoff = Backoff::exponential(Duration::from_millis(50)).up_to(Duration::from_secs(5));
+        let pause = backoff.pause(self.failures);
+        if error.kind() == ErrorKind::Connection {
+            self.suspect.notify_one();
+        }
+        tracing::warn!(consumer = %self.runner.key, error = error.report(), ?pause, "a pass did not come to its end");
+        self.rest = Rest::Until(Instant::now() + pause);
+    }
+}
+
+impl Standing {
+    fn is_runnable(&self, revision: i32) -> bool {
+        self.status == "idle" && self.revision <= revision && self.due_in.is_none_or(|due| due.is_zero())
+    }
+}

@@ -1,0 +1,85 @@
+//! The LISTEN connection: hears the doorbell, notices when it went deaf, and comes back.
+//!
+//! ```text
+//!  connecting ──▶ listening ──▶ silent, cut off, or no answer to a heartbeat
+//!      ▲                                       │
+//!      └────────────── back-off ◀──────────────┘
+//! ```
+//!
+//! Nothing rests on it: what is missed while it is away is found by the look that every reconnect forces, and by the poll.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use crate::backoff::Backoff;
+use crate::delivery::Phase;
+use crate::error::Error;
+use crate::metrics;
+use crate::pg::{self, deadline};
+use crate::store::Inorder;
+
+/// What the listener and the watcher tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    /// Somebody appended, or an operator acted: look.
+    pub(crate) rung: Notify,
+    /// The listener is to make sure that it still hears.
+    pub(crate) heartbeat: Notify,
+}
+
+/// How long the answer to a heartbeat may take.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Listens until the dispatcher has stopped. `connected` tells the watcher whether the bell can be relied on.
+pub(crate) async fn listen(
+    log: Inorder,
+    bell: Arc<Bell>,
+    connected: watch::Sender<bool>,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let backoff = Backoff::exponential(Duration::from_millis(100)).up_to(Duration::from_secs(10));
+    let mut failures = 0;
+    loop {
+        let session = tokio::select! {
+            session = session(&log, &bell, &connected, &mut failures) => session,
+            _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => return,
+        };
+        connected.send_replace(false);
+        metrics::listener(false);
+        failures += 1;
+        let pause = backoff.pause(failures);
+        if let Err(error) = session {
+            tracing::warn!(error = error.report(), ?pause, "the listener is away; polling goes on");
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// One connection, until it ends.
+async fn session(
+    log: &Inorder,
+    bell: &Arc<Bell>,
+    connected: &watch::Sender<bool>,
+    failures: &mut u32,
+) -> Result<(), Error> {
+    let heard = Arc::clone(bell);
+    let (client, mut messages) = log.connector().listen(move |_| heard.rung.notify_one()).await?;
+    let listening = pg::session::listen(&client, log.schema());
+    deadline(log.limit(), "listening", listening).await?;
+    *failures = 0;
+    connected.send_replace(true);
+    metrics::listener(true);
+    tracing::debug!("listening");
+    // Whatever was appended while nobody listened.
+    bell.rung.notify_one();
+    loop {
+        tokio::select! {
+            _ = &mut messages => return Ok(()),
+            () = bell.heartbeat.notified() => {
+                deadline(ANSWER, "the listener's heartbeat", client.batch_execute("SELECT 1")).await?;
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The names under which everything is measured, through the `metrics` facade; the application chooses the exporter.
+//!
+//! `docs/metrics.md` has them as a table.
+
+use std::sync::Once;
+use std::time::Duration;
+
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+
+use crate::outcome::{ConsumerReport, Outcome};
+use crate::pg::consumers::{Key, Standing};
+
+const LAG_EVENTS: &str = "inorder_consumer_lag_events";
+const LAG_SECONDS: &str = "inorder_consumer_lag_seconds";
+const POSITION: &str = "inorder_consumer_position";
+const STATUS: &str = "inorder_consumer_status";
+const ATTEMPTS: &str = "inorder_consumer_attempts";
+const FAULTS: &str = "inorder_consumer_faults";
+const HEAD: &str = "inorder_log_head";
+const SAFE_HEAD: &str = "inorder_log_safe_head";
+const HOLE_SECONDS: &str = "inorder_log_hole_age_seconds";
+const LISTENER: &str = "inorder_listener_connected";
+const PASSES: &str = "inorder_passes_total";
+const PASS_SECONDS: &str = "inorder_pass_duration_seconds";
+const PROCESSED: &str = "inorder_events_processed_total";
+const FAILED: &str = "inorder_events_failed_total";
+const SKIPPED: &str = "inorder_events_skipped_total";
+const FREED: &str = "inorder_sessions_freed_total";
+const EPOCHS: &str = "inorder_epochs_total";
+
+const STATUSES: [&str; 5] = ["idle", "waiting", "dead", "disabled", "expired"];
+
+/// Describes every metric to the recorder, once.
+pub(crate) fn describe() {
+    static DESCRIBED: Once = Once::new();
+    DESCRIBED.call_once(|| {
+        describe_gauge!(LAG_EVENTS, Unit::Count, "Ids between a consumer's position and the head of the log");
+        describe_gauge!(
+            LAG_SECONDS,
+            Unit::Seconds,
+            "Age of the first event that a consumer has not dealt with"
+        );
+        describe_gauge!(POSITION, Unit::Count, "Id of the last event that a consumer has dealt with");
+        describe_gauge!(STATUS, Unit::Count, "1 for the status that a consumer is in, 0 for the others");
+        describe_gauge!(ATTEMPTS, Unit::Count, "Failed attempts at the event that a consumer stands at");
+        describe_gauge!(
+            FAULTS,
+            Unit::Count,
+            "Faults of server or network at the event that a consumer stands at"
+        );
+        describe_gauge!(HEAD, Unit::Count, "Highest id that is visible");
+        describe_gauge!(SAFE_HEAD, Unit::Count, "Highest id below which nothing can appear any more");
+        describe_gauge!(
+            HOLE_SECONDS,
+            Unit::Seconds,
+            "For how long the safe head has been waiting at a hole, 0 when at none"
+        );
+        describe_gauge!(LISTENER, Unit::Count, "1 while the listener is connected");
+        describe_counter!(PASSES, Unit::Count, "Passes, by how they ended");
+        describe_histogram!(PASS_SECONDS, Unit::Seconds, "Duration of passes that delivered something");
+        describe_counter!(PROCESSED, Unit::Count, "Events handled, their effects committed");
+        describe_counter!(FAILED, Unit::Count, "Attempts that failed");
+        describe_counter!(SKIPPED, Unit::Count, "Events passed over with a dead letter");
+        describe_counter!(
+            FREED,
+            Unit::Count,
+            "Sessions terminated because they held a consumer for too long"
+        );
+        describe_counter!(EPOCHS, Unit::Count, "Times that the safe head was begun anew");
+    });
+}
+
+fn labels(key: &Key) -> [(&'static str, String); 3] {
+    [
+        ("consumer", key.name.clone()),
+        ("instance", key.instance.clone()),
+        ("partition", key.partition.to_string()),
+    ]
+}
+
+/// Ids and counts as gauges: exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "gauges are f64")]
+fn float(n: i64) -> f64 {
+    n as f64
+}
+
+/// Every registered consumer in every state, whoever runs it.
+pub(crate) fn sample(consumers: &[Standing], head: i64) {
+    gauge!(HEAD).set(float(head));
+    for c in consumers {
+        let labels = labels(&c.key);
+        gauge!(LAG_EVENTS, &labels).set(float((head - c.position).max(0)));
+        gauge!(LAG_SECONDS, &labels).set(c.behind.unwrap_or_default().as_secs_f64());
+        gauge!(POSITION, &labels).set(float(c.position));
+        gauge!(ATTEMPTS, &labels).set(f64::from(c.attempts));
+        gauge!(FAULTS, &labels).set(f64::from(c.faults));
+        let now = match c.status.as_str() {
+            "idle" if c.due_in.is_some_and(|due| !due.is_zero()) => "waiting",
+            status => status,
+        };
+        for status in STATUSES {
+            let [consumer, instance, partition] = labels.clone();
+            gauge!(STATUS, &[consumer, instance, partition, ("status", status.to_owned())])
+                .set(if status == now { 1.0 } else { 0.0 });
+        }
+    }
+}
+
+pub(crate) fn safe_head(head: i64, hole: Option<Duration>) {
+    gauge!(SAFE_HEAD).set(float(head));
+    gauge!(HOLE_SECONDS).set(hole.unwrap_or_default().as_secs_f64());
+}
+
+pub(crate) fn listener(connected: bool) {
+    gauge!(LISTENER).set(if connected { 1.0 } else { 0.0 });
+}
+
+pub(crate) fn pass(key: &Key, report: &ConsumerReport, took: Duration) {
+    let labels = labels(key);
+    let [consumer, instance, partition] = labels.clone();
+    let outcome = match report.outcome {
+        Outcome::CaughtUp => "caught_up",
+        Outcome::More => "more",
+        Outcome::Waiting { .. } => "waiting",
+        Outcome::Dead { .. } => "dead",
+        Outcome::Disabled => "disabled",
+        Outcome::Expired => "expired",
+        Outcome::Busy => "busy",
+        Outcome::Unregistered => "unregistered",
+        Outcome::Outdated { .. } => "outdated",
+        Outcome::Pruned { .. } => "pruned",
+        Outcome::Stopped => "stopped",
+    };
+    counter!(PASSES, &[consumer, instance, partition, ("outcome", outcome.to_owned())]).increment(1);
+    for (name, count) in [(PROCESSED, report.processed), (FAILED, report.failed), (SKIPPED, report.skipped)] {
+        if count > 0 {
+            counter!(name, &labels).increment(count);
+        }
+    }
+    if report.processed + report.failed + report.skipped > 0 {
+        histogram!(PASS_SECONDS, &labels).record(took.as_secs_f64());
+    }
+}
+
+/// A pass that ended in an error of the server or the network.
+pub(crate) fn pass_failed(key: &Key) {
+    let [consumer, instance, partition] = labels(key);
+    counter!(PASSES, &[consumer, instance, partition, ("outcome", "error".to_owned())]).increment(1);
+}
+
+pub(crate) fn freed(key: &Key) {
+    counter!(FREED, &labels(key)).increment(1);
+}
+
+pub(crate) fn epoch() {
+    counter!(EPOCHS).increment(1);
+}
