@@ -48,8 +48,6 @@ pub enum Verdict {
     Skip,
     /// The server, the network or another transaction was at fault, not the event: as a retry, but counted apart.
     Fault,
-    /// The dispatcher is stopping: the event costs nothing and is delivered again later.
-    Cancelled,
 }
 
 impl Failure {
@@ -78,10 +76,7 @@ impl Failure {
         Self { verdict: Verdict::Skip, error: error.into() }
     }
 
-    pub(crate) fn cancelled() -> Self {
-        Self { verdict: Verdict::Cancelled, error: "the dispatcher is stopping".into() }
-    }
-
+    #[cfg(test)]
     pub(crate) fn fault(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { verdict: Verdict::Fault, error: error.into() }
     }
@@ -97,10 +92,6 @@ impl Failure {
     /// The error and its causes in one line.
     pub fn message(&self) -> String {
         describe(&*self.error)
-    }
-
-    pub(crate) fn error(&self) -> &(dyn StdError + 'static) {
-        &*self.error
     }
 }
 

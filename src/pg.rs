@@ -103,11 +103,6 @@ impl Schema {
         }
         text
     }
-
-    /// The channel of the doorbell. A hash, as a channel's name has 63 bytes and a schema's may have as many.
-    pub(crate) const fn channel_prefix() -> &'static str {
-        "inorder_"
-    }
 }
 
 impl fmt::Debug for Schema {

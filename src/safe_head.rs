@@ -194,7 +194,7 @@ impl Tracker {
         deadline(limit, "entering this process", pg::instances::enter(&session, schema, who, epoch)).await?;
         let found =
             deadline(limit, "reading who writes", pg::safe_head::writers(&session, schema, who.id)).await?;
-        refuse_unsafe(found.unsafe_reasons)?;
+        refuse_unsafe(&found.unsafe_reasons)?;
         let (head, seen) =
             deadline(limit, "finding a safe head", pg::safe_head::begin(&session, schema, who.id)).await?;
         same_epoch(epoch, seen)?;
@@ -246,7 +246,7 @@ impl Tracker {
         let found = pg::safe_head::writers(&self.session, self.log.schema(), self.instance);
         let found = deadline(self.log.limit(), "reading who writes", found).await?;
         same_epoch(self.epoch, found.epoch)?;
-        refuse_unsafe(found.unsafe_reasons)?;
+        refuse_unsafe(&found.unsafe_reasons)?;
         Ok(found.holders.into_iter().map(|(transaction, _)| transaction).collect())
     }
 
@@ -299,7 +299,7 @@ fn same_epoch(ours: Uuid, seen: Option<Uuid>) -> Result<(), Error> {
     ))
 }
 
-fn refuse_unsafe(reasons: Vec<String>) -> Result<(), Error> {
+fn refuse_unsafe(reasons: &[String]) -> Result<(), Error> {
     if reasons.is_empty() {
         return Ok(());
     }

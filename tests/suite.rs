@@ -6,6 +6,7 @@ mod support;
 /// One module per topic, in `tests/suite/`.
 mod suite {
     mod append;
+    mod delivery;
     mod migrate;
     mod support;
     mod testing;

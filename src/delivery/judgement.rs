@@ -83,7 +83,7 @@ pub(super) fn judge(
     position: i64,
 ) -> Judgement {
     let failed = Failed { id: event.id(), again: state.failed_event_id == Some(event.event_id()) };
-    let mut judgement = judge_at(options, state, failed, cause, position);
+    let mut judgement = judge_at(options, state, &failed, cause, position);
     if judgement.dead_letter.is_none() {
         judgement.settlement.failed_event_id = Some(event.event_id());
     }
@@ -96,7 +96,7 @@ struct Failed {
     again: bool,
 }
 
-fn judge_at(options: &Options, state: &State, event: Failed, cause: &Failure, position: i64) -> Judgement {
+fn judge_at(options: &Options, state: &State, event: &Failed, cause: &Failure, position: i64) -> Judgement {
     let rearmed = state.status == "dead";
     let (attempts, faults) = match event.again {
         true if rearmed => (0, 0),
@@ -135,7 +135,6 @@ fn judge_at(options: &Options, state: &State, event: Failed, cause: &Failure, po
             s.due_in = Some(pause(s.faults));
         }
         Verdict::Defer(until) => s.due_in = Some(until.unwrap_or_else(|| pause(1))),
-        Verdict::Cancelled => s.due_in = Some(Duration::ZERO),
     }
     judgement
 }
@@ -197,7 +196,7 @@ mod tests {
     }
 
     fn again(options: &Options, state: &State, cause: &Failure) -> Settlement {
-        judge_at(options, state, Failed { id: 5, again: true }, cause, 4).settlement
+        judge_at(options, state, &Failed { id: 5, again: true }, cause, 4).settlement
     }
 
     #[test]
@@ -207,7 +206,7 @@ mod tests {
         assert_eq!(again(&options, &state(1, 0), &cause).attempts, 2);
         let last = again(&options, &state(2, 0), &cause);
         assert_eq!((last.attempts, last.status, last.due_in), (3, "dead", None));
-        let another = judge_at(&options, &state(2, 0), Failed { id: 9, again: false }, &cause, 8).settlement;
+        let another = judge_at(&options, &state(2, 0), &Failed { id: 9, again: false }, &cause, 8).settlement;
         assert_eq!((another.attempts, another.status), (1, "idle"), "another event begins anew");
     }
 
@@ -231,11 +230,11 @@ mod tests {
         let plain = options(|c| c);
         assert_eq!(again(&plain, &state(0, 0), &Failure::reject("never")).status, "dead");
         let skipped =
-            judge_at(&plain, &state(0, 0), Failed { id: 5, again: false }, &Failure::skip("odd"), 4);
+            judge_at(&plain, &state(0, 0), &Failed { id: 5, again: false }, &Failure::skip("odd"), 4);
         assert_eq!((skipped.settlement.position, skipped.dead_letter), (5, Some("skip_policy")));
-        let skipping = options(|c| c.skip_errors());
+        let skipping = options(Consumer::skip_errors);
         let skipped =
-            judge_at(&skipping, &state(0, 0), Failed { id: 5, again: false }, &Failure::retry("no"), 4);
+            judge_at(&skipping, &state(0, 0), &Failed { id: 5, again: false }, &Failure::retry("no"), 4);
         assert_eq!((skipped.settlement.position, skipped.settlement.skipped), (5, 1));
         assert_eq!(
             again(&skipping, &state(0, 0), &Failure::defer("down")).position,

@@ -279,14 +279,12 @@ pub(crate) async fn free(
 #[derive(Clone, Debug)]
 pub(crate) struct Standing {
     pub(crate) key: Key,
-    pub(crate) kind: String,
     pub(crate) position: i64,
     pub(crate) status: String,
     pub(crate) revision: i32,
     pub(crate) attempts: i32,
     pub(crate) faults: i32,
     pub(crate) due_in: Option<Duration>,
-    pub(crate) updated_at: OffsetDateTime,
     /// Age of the first unread event.
     pub(crate) behind: Option<Duration>,
     pub(crate) retry: bool,
@@ -301,11 +299,7 @@ pub(crate) struct Poll {
     pub(crate) consumers: Vec<Standing>,
 }
 
-pub(crate) async fn poll(
-    client: &tokio_postgres::Client,
-    statement: &Statement,
-    process: Uuid,
-) -> Result<Poll> {
+pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) -> Result<Poll> {
     let rows = client.query(statement, &[/* instance */ &process]).await?;
     let mut poll = Poll { epoch: None, top: 0, consumers: Vec::with_capacity(rows.len()) };
     for row in &rows {
@@ -314,14 +308,12 @@ pub(crate) async fn poll(
         let Some(name) = row.get("name") else { continue };
         poll.consumers.push(Standing {
             key: Key { name, instance: row.get("instance"), partition: row.get("partition") },
-            kind: row.get("kind"),
             position: row.get("position"),
             status: row.get("status"),
             revision: row.get("revision"),
             attempts: row.get("attempts"),
             faults: row.get("faults"),
             due_in: seconds(row.get("due_in")),
-            updated_at: row.get("updated_at"),
             behind: seconds(row.get("behind")),
             retry: row.get("retry"),
         });
@@ -330,7 +322,7 @@ pub(crate) async fn poll(
 }
 
 /// The statement of [`poll`], for whichever session runs it.
-pub(crate) async fn prepare_poll(client: &tokio_postgres::Client, schema: &Schema) -> Result<Statement> {
+pub(crate) async fn prepare_poll(client: &Client, schema: &Schema) -> Result<Statement> {
     client.prepare(&schema.sql(sql!("consumers/poll"))).await
 }
 

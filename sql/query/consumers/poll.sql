@@ -1,8 +1,8 @@
 -- inorder consumers/poll
 -- How the log and every registered consumer stand, in one statement. One row without a consumer when there is none.
 -- $1 uuid  instance: whose epoch
-SELECT h.epoch, h.top, c.name, c.instance, c.partition, c.kind, c.position, c.status, c.revision, c.attempts, c.faults,
-       extract(epoch FROM c.next_attempt_at - clock_timestamp())::float8 AS due_in, c.updated_at,
+SELECT h.epoch, h.top, c.name, c.instance, c.partition, c.position, c.status, c.revision, c.attempts, c.faults,
+       extract(epoch FROM c.next_attempt_at - clock_timestamp())::float8 AS due_in,
        CASE WHEN c.position < h.top THEN (
            SELECT greatest(0, extract(epoch FROM clock_timestamp() - e.recorded_at))::float8
            FROM inorder.events AS e
