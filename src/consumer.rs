@@ -172,6 +172,7 @@ pub(crate) struct Options {
     pub(crate) skip_errors: bool,
     pub(crate) rearm: Option<(u32, Duration)>,
     pub(crate) per_instance: bool,
+    pub(crate) rejoin_at_head: bool,
     pub(crate) partitions: u32,
     pub(crate) revision: u32,
 }
@@ -222,6 +223,7 @@ impl Consumer {
             skip_errors: false,
             rearm: None,
             per_instance: false,
+            rejoin_at_head: false,
             partitions: 1,
             revision: 1,
         };
@@ -311,6 +313,14 @@ impl Consumer {
     #[must_use]
     pub fn per_instance(mut self) -> Self {
         self.options.per_instance = true;
+        self
+    }
+
+    /// An instance that had not been seen for so long that it expired begins at the head when it comes back; a dead letter
+    /// keeps the range that it passed over. Default: it goes on where it was.
+    #[must_use]
+    pub fn rejoin_at_head(mut self) -> Self {
+        self.options.rejoin_at_head = true;
         self
     }
 

@@ -159,7 +159,13 @@ impl Runner {
     }
 
     async fn events(&mut self, cx: &Context, state: &State, head: Head) -> Result<Page, Error> {
-        let readers = Readers { log: &cx.log, pool: &cx.readers, window: &cx.window, bytes: cx.page_bytes };
+        let readers = Readers {
+            log: &cx.log,
+            pool: &cx.readers,
+            window: &cx.window,
+            process: cx.process,
+            bytes: cx.page_bytes,
+        };
         let lane = Lane { consumer: &self.consumer, key: &self.key };
         let limit = self.pass_size(head.id - state.position);
         self.ahead.next(&readers, &lane, (head.epoch, state.position, head.id), limit).await

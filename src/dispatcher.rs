@@ -38,11 +38,13 @@ use crate::safe_head::{Mutant, Pace, Tracker};
 use crate::store::Inorder;
 
 mod board;
+mod housekeeping;
 mod lane;
 mod listener;
 mod watcher;
 
 use board::Board;
+use housekeeping::keep_house;
 use lane::LaneLoop;
 use listener::{Bell, listen};
 use watcher::{Parts, Watcher};
@@ -64,6 +66,7 @@ struct Settings {
     poll_only: bool,
     stop_timeout: Duration,
     read_ahead_bytes: usize,
+    expire_after: Duration,
     mutant: Option<Mutant>,
 }
 
@@ -86,6 +89,7 @@ impl Dispatcher {
             poll_only: false,
             stop_timeout: Duration::from_secs(10),
             read_ahead_bytes: 64 * 1024 * 1024,
+            expire_after: Duration::from_secs(7 * 24 * 3_600),
             mutant: None,
         };
         DispatcherBuilder { log: log.clone(), consumers: Vec::new(), settings }
@@ -102,7 +106,7 @@ impl Dispatcher {
         self.log.check_schema().await?;
         let who = Identity { id: Uuid::new_v4(), host: host(), pid: pid() };
         let mut tracker = Tracker::begin(&self.log, &who, self.settings.mutant).await?;
-        if self.consumers.iter().any(|c| c.first() != Start::Beginning) {
+        if self.consumers.iter().any(|c| c.first() != Start::Beginning || c.options.rejoin_at_head) {
             settle(&mut tracker).await?;
         }
         let keys = self.write_rows(&tracker).await?;
@@ -165,6 +169,7 @@ impl Dispatcher {
             client.build_transaction().isolation_level(tokio_postgres::IsolationLevel::ReadCommitted).start();
         let tx = deadline(limit, "registering consumers", begin).await?;
         for (consumer, key) in &rows {
+            let rejoin = consumer.options.rejoin_at_head;
             let start_after = match consumer.first() {
                 Start::Beginning => 0,
                 Start::Head => tracker.head(),
@@ -187,6 +192,7 @@ impl Dispatcher {
                 partitions: consumer.partition_count(),
                 max_attempts: saturated(consumer.options.max_attempts),
                 start_after,
+                rejoin,
             };
             let what = format!("registering consumer {key}");
             let registering = pg::consumers::register(tx.client(), self.log.schema(), &registration);
@@ -224,7 +230,7 @@ fn accept(asked: &Registration<'_>, answer: &pg::consumers::Registered) -> Resul
             return Ok(());
         }
         "returned" => {
-            tracing::warn!(consumer = %key, position = answer.position, "back after it had expired; it goes on where it was");
+            tracing::warn!(consumer = %key, position = answer.position, "back after it had expired");
             return Ok(());
         }
         outcome => {
@@ -278,6 +284,12 @@ impl DispatcherBuilder {
         self
     }
 
+    /// After how long an instance that nobody runs expires: it no longer holds back retention. Default 7 days.
+    pub fn expire_after(mut self, limit: Duration) -> Self {
+        self.settings.expire_after = limit;
+        self
+    }
+
     /// Breaks the safe head on purpose.
     #[doc(hidden)]
     #[cfg(feature = "cli")]
@@ -323,6 +335,9 @@ impl DispatcherBuilder {
         }
         if !(Duration::from_millis(10)..=Duration::from_secs(3_600)).contains(&poll_interval) {
             return wrong(format!("poll_interval is {poll_interval:?}; it must be 10 ms to 1 h"));
+        }
+        if settings.expire_after < Duration::from_secs(2 * 3_600) {
+            return wrong(format!("expire_after is {:?}; it must be at least 2 h", settings.expire_after));
         }
         if read_ahead_bytes < 1024 * 1024 {
             return wrong(format!("read_ahead_bytes is {read_ahead_bytes}; it must be at least 1 MiB"));
@@ -534,6 +549,8 @@ async fn supervise(
         poll_only: settings.poll_only,
     };
     services.spawn(Watcher::new(parts).run());
+    let keys = runners.iter().map(|runner| runner.key.clone()).collect();
+    services.spawn(keep_house(Arc::clone(&cx), keys, settings.expire_after));
     let mut lanes = JoinSet::new();
     for runner in runners {
         lanes.spawn(LaneLoop::new(runner, Arc::clone(&cx), boards.clone(), Arc::clone(&suspect)).run());

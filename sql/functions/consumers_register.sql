@@ -5,10 +5,11 @@
 --   outdated    the row was written by a higher revision; `registered` says which
 --   kind        the row is there with another kind, `partitions` with another number of partitions,
 --   differs     with the same revision and another filter: refused
+--   returned    the row had expired and is back: where it was, or (`rejoin`) at start_after, with a dead letter for the range
 -- FOR SHARE on log_state: prune, which takes it FOR UPDATE, sees the new row or is seen to have pruned.
 CREATE OR REPLACE FUNCTION inorder.register(
     consumer text, instance text, partition int, kind text, revision int, event_types text[], partitions int,
-    max_attempts int, start_after bigint,
+    max_attempts int, start_after bigint, rejoin boolean,
     OUT outcome text, OUT registered int, OUT was text, OUT was_position bigint
 )
 LANGUAGE plpgsql
@@ -53,11 +54,25 @@ BEGIN
     THEN
         outcome := 'unchanged';
     ELSE
+        -- As it is now, and will be until this commits.
+        SELECT * INTO c
+        FROM inorder.consumers AS r
+        WHERE r.name = register.consumer AND r.instance = register.instance AND r.partition = register.partition
+        FOR NO KEY UPDATE;
         was := c.status;
+        was_position := c.position;
+        IF c.status = 'expired' AND register.rejoin AND register.start_after > c.position THEN
+            INSERT INTO inorder.dead_letters (consumer, instance, partition, position, position_to, error, reason)
+            VALUES (c.name, c.instance, c.partition, c.position + 1, register.start_after,
+                'expired, and came back at the head', 'skip_policy');
+            was_position := register.start_after;
+        END IF;
         UPDATE inorder.consumers AS r
         SET revision = register.revision,
             event_types = register.event_types,
             max_attempts = register.max_attempts,
+            position = was_position,
+            accepted_to = CASE WHEN was_position > c.position THEN was_position ELSE r.accepted_to END,
             status = CASE r.status WHEN 'expired' THEN 'idle' ELSE r.status END,
             seen_at = clock_timestamp(),
             updated_at = clock_timestamp()

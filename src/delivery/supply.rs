@@ -15,6 +15,7 @@ use crate::consumer::Consumer;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::pg::consumers::Key;
+use crate::pg::instances;
 use crate::pg::pages::{self, Wanted};
 use crate::pg::{checkout, deadline};
 use crate::safe_head::Step;
@@ -153,6 +154,8 @@ pub(crate) struct Readers<'a> {
     pub(crate) log: &'a Inorder,
     pub(crate) pool: &'a Pool,
     pub(crate) window: &'a Window,
+    /// Whose epoch a page must have been read in.
+    pub(crate) process: Uuid,
     /// Bytes of one page.
     pub(crate) bytes: usize,
 }
@@ -214,7 +217,7 @@ impl ReadAhead {
         let (log, pool, bytes) = (readers.log.clone(), readers.pool.clone(), readers.bytes);
         let (consumer, partition) = (lane.consumer.clone(), lane.key.partition);
         let up_to = if consumer.wants_everything() { head } else { head.min(position + FILTERED_SPAN) };
-        let rows = self.rows;
+        let (rows, epoch, process) = (self.rows, self.epoch, readers.process);
         async move {
             let client = checkout(&pool, "reading events").await?;
             let wanted = Wanted {
@@ -226,8 +229,23 @@ impl ReadAhead {
             };
             let rows = i64::try_from(rows).unwrap_or(i64::MAX);
             let read = pages::read(&client, log.schema(), &wanted, rows, bytes);
-            let (events, full) = match deadline(log.limit(), "reading events", read).await {
-                Ok(page) => page,
+            let reading = async {
+                let page = read.await?;
+                // The server behind this session may be another one than the tracker's, or none any more.
+                Ok::<_, tokio_postgres::Error>((
+                    page,
+                    instances::epoch(&client, log.schema(), process).await?,
+                ))
+            };
+            let (events, full) = match deadline(log.limit(), "reading events", reading).await {
+                Ok((page, seen)) if seen == Some(epoch) => page,
+                Ok(_) => {
+                    drop(deadpool_postgres::Object::take(client));
+                    return Err(Error::new(
+                        ErrorKind::Connection,
+                        "reading events: the server was restarted or replaced",
+                    ));
+                }
                 Err(error) => {
                     // Whatever it was, the connection may still be busy with it.
                     drop(deadpool_postgres::Object::take(client));

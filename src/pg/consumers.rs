@@ -43,6 +43,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) partitions: i32,
     pub(crate) max_attempts: i32,
     pub(crate) start_after: i64,
+    /// A row that had expired goes on at `start_after`.
+    pub(crate) rejoin: bool,
 }
 
 /// What came of it, in the words of the SQL function.
@@ -58,7 +60,7 @@ pub(crate) async fn register(
     schema: &Schema,
     what: &Registration<'_>,
 ) -> Result<Registered> {
-    let params: [&(dyn ToSql + Sync); 9] = [
+    let params: [&(dyn ToSql + Sync); 10] = [
         /* consumer */ &what.key.name,
         /* instance */ &what.key.instance,
         /* partition */ &what.key.partition,
@@ -68,6 +70,7 @@ pub(crate) async fn register(
         /* partitions */ &what.partitions,
         /* max_attempts */ &what.max_attempts,
         /* start_after */ &what.start_after,
+        /* rejoin */ &what.rejoin,
     ];
     let row = client.query_one(&*schema.sql(sql!("consumers/register")), &params).await?;
     Ok(Registered {
@@ -324,6 +327,22 @@ pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) 
 /// The statement of [`poll`], for whichever session runs it.
 pub(crate) async fn prepare_poll(client: &Client, schema: &Schema) -> Result<Statement> {
     client.prepare(&schema.sql(sql!("consumers/poll"))).await
+}
+
+/// Says that these rows are run by somebody.
+pub(crate) async fn touch(client: &ClientWrapper, schema: &Schema, keys: &[Key]) -> Result<u64> {
+    let names: Vec<&str> = keys.iter().map(|k| k.name.as_str()).collect();
+    let instances: Vec<&str> = keys.iter().map(|k| k.instance.as_str()).collect();
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/touch"))).await?;
+    client.execute(&statement, &[/* names */ &names, /* instances */ &instances]).await
+}
+
+/// Expires the rows of instances that nobody has run for so long, and names them.
+pub(crate) async fn expire(client: &ClientWrapper, schema: &Schema, after: Duration) -> Result<Vec<Key>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/expire"))).await?;
+    let rows = client.query(&statement, &[/* after */ &after.as_secs_f64()]).await?;
+    let key = |r: &tokio_postgres::Row| Key { name: r.get(0), instance: r.get(1), partition: r.get(2) };
+    Ok(rows.iter().map(key).collect())
 }
 
 /// Times that have passed already are zero.

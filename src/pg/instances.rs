@@ -52,3 +52,9 @@ pub(crate) async fn leave(client: &ClientWrapper, schema: &Schema, id: Uuid) -> 
     client.execute(&statement, &[/* id */ &id]).await?;
     Ok(())
 }
+
+/// The epoch of the process on the server behind this session, `None` when it is not entered.
+pub(crate) async fn epoch(client: &ClientWrapper, schema: &Schema, id: Uuid) -> Result<Option<Uuid>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("instances/epoch"))).await?;
+    Ok(client.query_opt(&statement, &[/* id */ &id]).await?.map(|r| r.get("epoch")))
+}

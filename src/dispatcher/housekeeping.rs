@@ -1,0 +1,38 @@
+//! What is done once in a while: saying that our consumers are run, and expiring instances that nobody runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::delivery::{Context, Phase};
+use crate::error::Error;
+use crate::pg::consumers::{self, Key};
+use crate::pg::deadline;
+
+const EVERY: Duration = Duration::from_secs(3_600);
+
+/// Keeps house until the dispatcher has stopped.
+pub(super) async fn keep_house(cx: Arc<Context>, keys: Vec<Key>, expire_after: Duration) {
+    let mut phase = cx.phase.clone();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(EVERY.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => return,
+        }
+        match run_once(&cx, &keys, expire_after).await {
+            Ok(expired) => {
+                for key in expired {
+                    tracing::warn!(consumer = %key, "expired: nobody has run this instance for long");
+                }
+            }
+            Err(error) => tracing::warn!(error = error.report(), "keeping house; the next hour is as good"),
+        }
+    }
+}
+
+/// Names the rows that expired.
+async fn run_once(cx: &Context, keys: &[Key], expire_after: Duration) -> Result<Vec<Key>, Error> {
+    let (schema, limit) = (cx.log.schema(), cx.log.limit());
+    let client = cx.log.client("keeping house").await?;
+    deadline(limit, "touching our consumers", consumers::touch(&client, schema, keys)).await?;
+    deadline(limit, "expiring instances", consumers::expire(&client, schema, expire_after)).await
+}
