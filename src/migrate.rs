@@ -9,6 +9,9 @@
 //! newer version of the library. Row 0 also records the structure of the schema as it was left; a schema from which
 //! something has gone since is refused.
 //!
+//! A function whose arguments or result change is dropped by a migration first: CREATE OR REPLACE would refuse it, or
+//! leave the old one beside the new.
+//!
 //! # The lock
 //!
 //! `pg_advisory_xact_lock(1768845165, k)`: the class is `inom` in ASCII, `k` the first 32 bits of the MD5 of the schema's name.

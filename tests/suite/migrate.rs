@@ -59,6 +59,9 @@ async fn a_schema_is_made_once_and_left_alone_afterwards() {
     let client = database.client().await;
     let written = "SELECT string_agg(version || xmin::text || ctid::text, ' ' ORDER BY version) FROM inorder.migrations";
     let before: String = one(&client, written).await;
+    // Not even the lock is taken.
+    let hold = format!("SELECT pg_advisory_lock({})", lock("inorder"));
+    client.batch_execute(&hold).await.unwrap();
     assert!(nothing_done(&log.migrate().await.unwrap()));
     assert_eq!(one::<String>(&client, written).await, before);
 }
@@ -452,6 +455,9 @@ async fn functions_and_triggers_are_put_back_when_an_operator_says_so() {
     assert!(nothing_done(&log.migrate().await.unwrap()));
     client.batch_execute("DELETE FROM inorder.events").await.unwrap_err();
     assert_eq!(one::<i64>(&client, "SELECT inorder.safe_head()").await, 0);
+    // What is there now is what must stay.
+    client.batch_execute("DROP INDEX inorder.events_stream_key").await.unwrap();
+    assert_refused(log.migrate().await, &["index events.events_stream_key is missing"]);
 }
 
 #[tokio::test]
