@@ -31,6 +31,7 @@ use futures_util::FutureExt;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio_postgres::NoTls;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::consumer::{Consumer, HandlerTx, Kind};
@@ -135,6 +136,11 @@ impl Runner {
     /// Of the server and the network, outside of any handler: nothing was written, or the commit is ambiguous; the next
     /// pass reads the row and knows. Dropped in the middle, the transaction is rolled back.
     pub(crate) async fn pass(&mut self, cx: &Context, head: Head) -> Result<Pass, Error> {
+        let span = tracing::debug_span!("pass", consumer = %self.key, head = head.id);
+        self.run(cx, head).instrument(span).await
+    }
+
+    async fn run(&mut self, cx: &Context, head: Head) -> Result<Pass, Error> {
         let mut session = PassSession::begin(cx, &self.consumer, &self.key).await?;
         let Some(state) = session.lock(cx, &self.consumer, head.id).await? else {
             session.leave().await?;
@@ -324,10 +330,13 @@ impl Runner {
             "handle",
             consumer = %self.key,
             event = slice[0].id(),
+            event_id = %slice[0].event_id(),
             event_type = slice[0].event_type(),
+            correlation_id = slice[0].correlation_id().map(tracing::field::display),
+            causation_id = slice[0].causation_id().map(tracing::field::display),
             events = slice.len(),
         );
-        let handling = tracing::Instrument::instrument(self.consumer.handler.handle(slice, &tx), span);
+        let handling = self.consumer.handler.handle(slice, &tx).instrument(span);
         let handled = tokio::select! {
             biased;
             handled = AssertUnwindSafe(handling).catch_unwind() => handled,
