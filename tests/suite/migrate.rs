@@ -26,6 +26,11 @@ async fn hasty(url: &str, statement_timeout: Duration) -> Inorder {
     Inorder::with_config(Config { statement_timeout, ..Config::new(url) }).await.unwrap()
 }
 
+/// The URL for sessions that begin with a setting.
+fn with_setting(url: &str, name: &str, value: &str) -> String {
+    format!("{url}{}options=-c{name}%3D{value}", if url.contains('?') { '&' } else { '?' })
+}
+
 async fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(client: &Client, query: &str) -> T {
     client.query_one(query, &[]).await.unwrap_or_else(|e| panic!("{query}: {e:?}")).get(0)
 }
@@ -146,7 +151,7 @@ async fn a_lost_answer_to_the_commit_is_ambiguous() {
     let admin = connect(server.url()).await;
     for by_the_server in [true, false] {
         let url = server.create_database(&format!("ambiguous_{by_the_server}")).await.unwrap();
-        let proxy = Proxy::in_front_of(&format!("{url}?options=-csynchronous_commit%3Don")).await;
+        let proxy = Proxy::in_front_of(&with_setting(&url, "synchronous_commit", "on")).await;
         let log = Inorder::connect(proxy.url()).await.unwrap();
         let migrating = tokio::spawn(async move { log.migrate().await });
         let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
@@ -276,7 +281,7 @@ async fn ordinary_role(client: &Client) -> String {
 }
 
 async fn log_as(url: &str, role: &str) -> Inorder {
-    let log = Inorder::connect(format!("{url}?options=-crole%3D{role}")).await.unwrap();
+    let log = Inorder::connect(with_setting(url, "role", role)).await.unwrap();
     let client = log.get().await.unwrap();
     let row =
         client.query_one("SELECT current_user::text, current_setting('is_superuser')", &[]).await.unwrap();
@@ -497,13 +502,13 @@ async fn a_standby_is_refused() {
 
 #[tokio::test]
 async fn a_database_that_is_not_utf8_is_refused() {
-    let server = empty_database().await;
-    let client = server.client().await;
+    let utf8 = empty_database().await;
+    let client = utf8.client().await;
     let name = format!("inorder_test_latin_{:08x}", fastrand::u32(..));
     let create = format!("CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
     client.batch_execute(&create).await.unwrap();
-    let (base, _) = server.url().rsplit_once('/').unwrap();
-    let log = Inorder::connect(format!("{base}/{name}")).await.unwrap();
+    let here: String = one(&client, "SELECT current_database()::text").await;
+    let log = Inorder::connect(utf8.url().replace(&here, &name)).await.unwrap();
     assert_refused(log.migrate().await, &["LATIN1", "UTF8", &name]);
     drop(log);
     client.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();
