@@ -15,22 +15,18 @@
 //!
 //! Not its job: what a pass does (the module `delivery`), and what is safe to deliver (the module `safe_head`).
 
-use std::collections::{BTreeMap, HashSet};
-use std::fmt;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
-use tokio::sync::{Mutex, Notify, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{Mutex, watch};
 use uuid::Uuid;
 
 use crate::consumer::{Consumer, Start, saturated};
 use crate::delivery::supply::Window;
-use crate::delivery::{Context, Head, Phase, Runner};
+use crate::delivery::{Context, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
-use crate::outcome::{ConsumerReport, Outcome, Report};
 use crate::pg::consumers::{Key, Registration};
 use crate::pg::instances::Identity;
 use crate::pg::{self, deadline};
@@ -41,13 +37,12 @@ mod board;
 mod housekeeping;
 mod lane;
 mod listener;
+mod registered;
+mod running;
 mod watcher;
 
-use board::Board;
-use housekeeping::keep_house;
-use lane::LaneLoop;
-use listener::{Bell, listen};
-use watcher::{Parts, Watcher};
+pub use registered::Registered;
+pub use running::Running;
 
 /// Consumers that are to be run together in this process.
 #[derive(Debug)]
@@ -343,262 +338,6 @@ impl DispatcherBuilder {
             return wrong(format!("read_ahead_bytes is {read_ahead_bytes}; it must be at least 1 MiB"));
         }
         Ok(Dispatcher { log, consumers: consumers.into_iter().map(Arc::new).collect(), settings })
-    }
-}
-
-/// Consumers that are registered: for tests, crons and scripts that run passes themselves, and to be started.
-pub struct Registered {
-    runners: Vec<Mutex<Runner>>,
-    tracker: Mutex<Option<Tracker>>,
-    cx: Arc<Context>,
-    phase: watch::Sender<Phase>,
-    who: Identity,
-    settings: Settings,
-}
-
-impl Registered {
-    /// Looks at the log once and runs one pass of every consumer, up to the safe head. A pass delivers up to a batch, ten
-    /// where the consumer is far behind; [`Outcome::More`] says that there is more.
-    ///
-    /// # Errors
-    /// Of the server and the network. A handler's failures are in the report.
-    pub async fn run_once(&self) -> Result<Report, Error> {
-        let head = self.look().await?;
-        let passes = join_all(self.runners.iter().map(|runner| async move {
-            let mut runner = runner.lock().await;
-            let began = Instant::now();
-            let pass = runner.pass(&self.cx, head).await?;
-            metrics::pass(&runner.key, &pass.report, began.elapsed());
-            Ok::<_, Error>((runner.key.to_string(), pass.report))
-        }));
-        let mut report = BTreeMap::new();
-        for pass in passes.await {
-            let (name, one) = pass?;
-            report.insert(name, one);
-        }
-        Ok(Report(report))
-    }
-
-    /// Runs passes until every consumer is caught up with the safe head, dead, or waiting. The counts are those of all
-    /// passes. A row that another process holds is waited for.
-    ///
-    /// # Errors
-    /// As for [`run_once`](Self::run_once).
-    pub async fn drain(&self) -> Result<Report, Error> {
-        let mut total = Report::default();
-        loop {
-            let report = self.run_once().await?;
-            let busy = report.0.values().any(|r| r.outcome == Outcome::Busy);
-            let more = report.0.values().any(|r| r.outcome == Outcome::More);
-            for (name, one) in report.0 {
-                let sum = total.0.entry(name).or_insert_with(|| ConsumerReport::new(Outcome::More));
-                sum.processed += one.processed;
-                sum.failed += one.failed;
-                sum.skipped += one.skipped;
-                sum.outcome = one.outcome;
-            }
-            if !more && !busy {
-                return Ok(total);
-            }
-            if !more {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
-
-    /// Runs the consumers in the background.
-    pub fn start(self) -> Running {
-        let Self { runners, tracker, cx, phase, who, settings } = self;
-        // The watcher makes one of its own, under a new epoch.
-        drop(tracker);
-        let (stopped, watched) = watch::channel(None);
-        let lanes = runners.into_iter().map(Mutex::into_inner).collect();
-        let phase = Arc::new(phase);
-        tokio::spawn(supervise(lanes, cx, Arc::clone(&phase), who, settings, stopped));
-        Running { phase, stopped: watched }
-    }
-
-    /// The safe head now. A connection that was lost meanwhile is made anew.
-    async fn look(&self) -> Result<Head, Error> {
-        let mut slot = self.tracker.lock().await;
-        for fresh in [false, true] {
-            let mut tracker = match slot.take() {
-                Some(tracker) => tracker,
-                None => Tracker::begin(&self.cx.log, &self.who, self.cx.mutant).await?,
-            };
-            match self.follow(&mut tracker).await {
-                Ok(head) => {
-                    *slot = Some(tracker);
-                    return Ok(head);
-                }
-                Err(error) if fresh || error.kind() != ErrorKind::Connection => return Err(error),
-                Err(error) => tracing::debug!(error = error.report(), "looking again over a new connection"),
-            }
-        }
-        Err(Error::new(ErrorKind::Connection, "the log was lost sight of twice in a row"))
-    }
-
-    async fn follow(&self, tracker: &mut Tracker) -> Result<Head, Error> {
-        loop {
-            let step = tracker.step(Pace::Eager).await?;
-            let head = Head { id: tracker.head(), epoch: tracker.epoch() };
-            self.cx.window.extend(head.epoch, &step, head.id);
-            if !step.more {
-                return Ok(head);
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Registered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registered").field("rows", &self.runners.len()).finish_non_exhaustive()
-    }
-}
-
-/// A dispatcher at work. Dropping it asks it to stop, without waiting.
-#[derive(Debug)]
-pub struct Running {
-    phase: Arc<watch::Sender<Phase>>,
-    stopped: watch::Receiver<Option<Stopped>>,
-}
-
-/// How it ended.
-#[derive(Clone, Debug)]
-enum Stopped {
-    Well,
-    Panicked(String),
-}
-
-impl Running {
-    /// Stops: handlers in flight finish, up to the stop time-out, and are dropped then; their events cost no attempt.
-    /// Returns when everything has stopped. Calling it again is harmless.
-    ///
-    /// # Cancel safety
-    /// Dropped in the middle, stopping goes on; call it again to wait for the end.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Stopped`] when a part of the dispatcher had panicked.
-    pub async fn stop(&self) -> Result<(), Error> {
-        self.phase.send_if_modified(|phase| {
-            let running = *phase == Phase::Running;
-            if running {
-                *phase = Phase::Draining;
-            }
-            running
-        });
-        self.stopped().await
-    }
-
-    /// Waits until it has stopped, without asking for it.
-    ///
-    /// # Errors
-    /// As for [`stop`](Self::stop).
-    pub async fn stopped(&self) -> Result<(), Error> {
-        let mut stopped = self.stopped.clone();
-        let ended = match stopped.wait_for(Option::is_some).await {
-            Ok(ended) => ended.clone(),
-            Err(_) => None,
-        };
-        match ended {
-            Some(Stopped::Well) => Ok(()),
-            Some(Stopped::Panicked(what)) => {
-                Err(Error::new(ErrorKind::Stopped, format!("a part of the dispatcher panicked: {what}")))
-            }
-            None => Err(Error::new(ErrorKind::Stopped, "the dispatcher went away with its runtime")),
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.phase.send_if_modified(|phase| {
-            let running = *phase == Phase::Running;
-            if running {
-                *phase = Phase::Draining;
-            }
-            running
-        });
-    }
-}
-
-/// Owns all tasks of a running dispatcher, and ends them in order: lanes, then the watcher and the listener.
-async fn supervise(
-    runners: Vec<Runner>,
-    cx: Arc<Context>,
-    phase: Arc<watch::Sender<Phase>>,
-    who: Identity,
-    settings: Settings,
-    stopped: watch::Sender<Option<Stopped>>,
-) {
-    let (board, boards) = watch::channel(Board::default());
-    let (connected, connections) = watch::channel(false);
-    let (bell, suspect) = (Arc::new(Bell::default()), Arc::new(Notify::new()));
-    let mut services = JoinSet::new();
-    if !settings.poll_only {
-        services.spawn(listen(cx.log.clone(), Arc::clone(&bell), connected, phase.subscribe()));
-    }
-    let parts = Parts {
-        cx: Arc::clone(&cx),
-        who: who.clone(),
-        bell,
-        connected: connections,
-        board,
-        suspect: Arc::clone(&suspect),
-        poll_interval: settings.poll_interval,
-        poll_only: settings.poll_only,
-    };
-    services.spawn(Watcher::new(parts).run());
-    let keys = runners.iter().map(|runner| runner.key.clone()).collect();
-    services.spawn(keep_house(Arc::clone(&cx), keys, settings.expire_after));
-    let mut lanes = JoinSet::new();
-    for runner in runners {
-        lanes.spawn(LaneLoop::new(runner, Arc::clone(&cx), boards.clone(), Arc::clone(&suspect)).run());
-    }
-    let mut end = Stopped::Well;
-    let mut asked = phase.subscribe();
-    let draining = async {
-        // The sender lives as long as this task.
-        let _ = asked.wait_for(|phase| *phase >= Phase::Draining).await;
-        tokio::time::sleep(settings.stop_timeout).await;
-    };
-    tokio::pin!(draining);
-    loop {
-        tokio::select! {
-            ended = lanes.join_next() => match ended {
-                None => break,
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    tracing::error!(%error, "a consumer's task panicked; the dispatcher stops");
-                    end = Stopped::Panicked(error.to_string());
-                    phase.send_replace(Phase::Draining);
-                }
-            },
-            () = &mut draining, if *phase.borrow() < Phase::Cancelling => {
-                tracing::warn!("handlers in flight did not finish within the stop time-out; they are dropped");
-                phase.send_replace(Phase::Cancelling);
-            }
-        }
-    }
-    phase.send_replace(Phase::Cancelling);
-    while let Some(ended) = services.join_next().await {
-        if let Err(error) = ended {
-            end = Stopped::Panicked(error.to_string());
-        }
-    }
-    leave(&cx, &who).await;
-    stopped.send_replace(Some(end));
-}
-
-/// Takes the process out of the table, as a courtesy: a row that stays is removed by others in time.
-async fn leave(cx: &Context, who: &Identity) {
-    let leaving = async {
-        let client = cx.log.client("leaving").await?;
-        let limit = cx.log.limit().min(Duration::from_secs(5));
-        deadline(limit, "leaving", pg::instances::leave(&client, cx.log.schema(), who.id)).await
-    };
-    if let Err(error) = leaving.await {
-        tracing::debug!(error = error.report(), "leaving");
     }
 }
 

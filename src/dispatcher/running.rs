@@ -1,0 +1,176 @@
+//! A dispatcher at work, and how it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+use super::Settings;
+use super::board::Board;
+use super::housekeeping::keep_house;
+use super::lane::LaneLoop;
+use super::listener::{Bell, listen};
+use super::watcher::{Parts, Watcher};
+use crate::delivery::{Context, Phase, Runner};
+use crate::error::{Error, ErrorKind};
+use crate::pg::instances::Identity;
+use crate::pg::{self, deadline};
+
+/// A dispatcher at work. Dropping it asks it to stop, without waiting.
+#[derive(Debug)]
+pub struct Running {
+    phase: Arc<watch::Sender<Phase>>,
+    stopped: watch::Receiver<Option<Stopped>>,
+}
+
+/// How it ended.
+#[derive(Clone, Debug)]
+enum Stopped {
+    Well,
+    Panicked(String),
+}
+
+impl Running {
+    pub(super) fn spawn(
+        lanes: Vec<Runner>,
+        cx: Arc<Context>,
+        phase: watch::Sender<Phase>,
+        who: Identity,
+        settings: Settings,
+    ) -> Self {
+        let (stopped, watched) = watch::channel(None);
+        let phase = Arc::new(phase);
+        tokio::spawn(supervise(lanes, cx, Arc::clone(&phase), who, settings, stopped));
+        Self { phase, stopped: watched }
+    }
+
+    /// Stops: handlers in flight finish, up to the stop time-out, and are dropped then; their events cost no attempt.
+    /// Returns when everything has stopped. Calling it again is harmless.
+    ///
+    /// # Cancel safety
+    /// Dropped in the middle, stopping goes on; call it again to wait for the end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Stopped`] when a part of the dispatcher had panicked.
+    pub async fn stop(&self) -> Result<(), Error> {
+        self.ask();
+        self.stopped().await
+    }
+
+    /// Asks for the end, once.
+    fn ask(&self) {
+        self.phase.send_if_modified(|phase| {
+            let running = *phase == Phase::Running;
+            if running {
+                *phase = Phase::Draining;
+            }
+            running
+        });
+    }
+
+    /// Waits until it has stopped, without asking for it.
+    ///
+    /// # Errors
+    /// As for [`stop`](Self::stop).
+    pub async fn stopped(&self) -> Result<(), Error> {
+        let mut stopped = self.stopped.clone();
+        let ended = match stopped.wait_for(Option::is_some).await {
+            Ok(ended) => ended.clone(),
+            Err(_) => None,
+        };
+        match ended {
+            Some(Stopped::Well) => Ok(()),
+            Some(Stopped::Panicked(what)) => {
+                Err(Error::new(ErrorKind::Stopped, format!("a part of the dispatcher panicked: {what}")))
+            }
+            None => Err(Error::new(ErrorKind::Stopped, "the dispatcher went away with its runtime")),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.ask();
+    }
+}
+
+/// Owns all tasks of a running dispatcher, and ends them in order: lanes, then the watcher and the listener.
+async fn supervise(
+    runners: Vec<Runner>,
+    cx: Arc<Context>,
+    phase: Arc<watch::Sender<Phase>>,
+    who: Identity,
+    settings: Settings,
+    stopped: watch::Sender<Option<Stopped>>,
+) {
+    let (board, boards) = watch::channel(Board::default());
+    let (connected, connections) = watch::channel(false);
+    let (bell, suspect) = (Arc::new(Bell::default()), Arc::new(Notify::new()));
+    let mut services = JoinSet::new();
+    if !settings.poll_only {
+        services.spawn(listen(cx.log.clone(), Arc::clone(&bell), connected, phase.subscribe()));
+    }
+    let parts = Parts {
+        cx: Arc::clone(&cx),
+        who: who.clone(),
+        bell,
+        connected: connections,
+        board,
+        suspect: Arc::clone(&suspect),
+        poll_interval: settings.poll_interval,
+        poll_only: settings.poll_only,
+    };
+    services.spawn(Watcher::new(parts).run());
+    let keys = runners.iter().map(|runner| runner.key.clone()).collect();
+    services.spawn(keep_house(Arc::clone(&cx), keys, settings.expire_after));
+    let mut lanes = JoinSet::new();
+    for runner in runners {
+        lanes.spawn(LaneLoop::new(runner, Arc::clone(&cx), boards.clone(), Arc::clone(&suspect)).run());
+    }
+    let mut end = Stopped::Well;
+    let mut asked = phase.subscribe();
+    let draining = async {
+        // The sender lives as long as this task.
+        let _ = asked.wait_for(|phase| *phase >= Phase::Draining).await;
+        tokio::time::sleep(settings.stop_timeout).await;
+    };
+    tokio::pin!(draining);
+    loop {
+        tokio::select! {
+            ended = lanes.join_next() => match ended {
+                None => break,
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a consumer's task panicked; the dispatcher stops");
+                    end = Stopped::Panicked(error.to_string());
+                    phase.send_replace(Phase::Draining);
+                }
+            },
+            () = &mut draining, if *phase.borrow() < Phase::Cancelling => {
+                tracing::warn!("handlers in flight did not finish within the stop time-out; they are dropped");
+                phase.send_replace(Phase::Cancelling);
+            }
+        }
+    }
+    phase.send_replace(Phase::Cancelling);
+    while let Some(ended) = services.join_next().await {
+        if let Err(error) = ended {
+            end = Stopped::Panicked(error.to_string());
+        }
+    }
+    leave(&cx, &who).await;
+    stopped.send_replace(Some(end));
+}
+
+/// Takes the process out of the table, as a courtesy: a row that stays is removed by others in time.
+async fn leave(cx: &Context, who: &Identity) {
+    let leaving = async {
+        let client = cx.log.client("leaving").await?;
+        let limit = cx.log.limit().min(Duration::from_secs(5));
+        deadline(limit, "leaving", pg::instances::leave(&client, cx.log.schema(), who.id)).await
+    };
+    if let Err(error) = leaving.await {
+        tracing::debug!(error = error.report(), "leaving");
+    }
+}
