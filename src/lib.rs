@@ -71,6 +71,7 @@
 //!
 //! [`Inorder`] to append and read, [`Consumer`] and [`Dispatcher`] to consume, [`Failure`] for what a handler may answer; the pages in `docs/` for the rest.
 
+mod admin;
 mod backoff;
 mod consumer;
 mod delivery;
@@ -86,6 +87,10 @@ mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use admin::{
+    Admin, Blocker, Change, ConsumerStatus, DeadLetter, DeadLetterState, DeadLetters, LogProgress, Progress,
+    Prune, Pruned, Target,
+};
 pub use backoff::Backoff;
 pub use consumer::{BatchHandler, BoxFuture, Consumer, HandlerTx, Kind, Start, TransactionalHandler};
 pub use dispatcher::{Dispatcher, DispatcherBuilder, Registered, Running};

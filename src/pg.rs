@@ -17,6 +17,7 @@ use tokio_postgres::{AsyncMessage, NoTls};
 
 use crate::error::{Error, ErrorKind};
 
+pub(crate) mod admin;
 pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod events;

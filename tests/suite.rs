@@ -5,6 +5,7 @@ mod support;
 
 /// One module per topic, in `tests/suite/`.
 mod suite {
+    mod admin;
     mod append;
     mod delivery;
     mod migrate;

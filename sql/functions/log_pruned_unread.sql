@@ -5,7 +5,7 @@ RETURNS int8range
 LANGUAGE sql
 STABLE
 AS $body$
-    SELECT CASE WHEN p.pruned_to > greatest($1, $2) THEN int8range($1 + 1, p.pruned_to, '[]') END
+    SELECT CASE WHEN p.pruned_to > greatest($1, $2) THEN int8range(greatest($1, $2) + 1, p.pruned_to, '[]') END
     FROM (
         SELECT CASE
             WHEN s.pruned_types = '{}' THEN s.pruned_to

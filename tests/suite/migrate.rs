@@ -425,7 +425,7 @@ async fn a_schema_that_lost_something_is_refused_by_name() {
         ),
         ("ALTER SEQUENCE inorder.events_id_seq CACHE 20", "sequence events_id_seq is now `cache 20"),
         ("ALTER TABLE inorder.dead_letters SET UNLOGGED", "table dead_letters is now `not logged`"),
-        ("DROP TABLE inorder.audit", "table audit is missing"),
+        ("DROP TABLE inorder.instances", "table instances is missing"),
         ("DROP FUNCTION inorder.safe_head()", "function safe_head() is missing"),
         (
             "CREATE OR REPLACE FUNCTION inorder.safe_head() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",

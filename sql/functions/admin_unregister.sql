@@ -1,0 +1,111 @@
+-- Removes a consumer, or one instance of it: all its rows. Its unfinished dead letters are discarded, as nobody could retry
+-- them. A dispatcher that still has it registers it anew at its next start.
+CREATE OR REPLACE FUNCTION inorder.unregister(
+    consumer text, instance text DEFAULT '',
+    "by" text DEFAULT session_user, why text DEFAULT NULL, force boolean DEFAULT false
+)
+RETURNS SETOF inorder.audit
+LANGUAGE plpgsql
+VOLATILE
+AS $body$
+#variable_conflict use_column
+DECLARE
+    was inorder.consumers;
+BEGIN
+    FOR was IN SELECT * FROM inorder.admin_hold(consumer, instance, NULL, force) LOOP
+        DELETE FROM inorder.consumers AS c WHERE c.lock_key = was.lock_key;
+        RETURN NEXT inorder.admin_record('unregister', unregister.by, why, was.name, was.instance, was.partition, to_jsonb(was), NULL);
+    END LOOP;
+    UPDATE inorder.dead_letters AS d
+    SET state = 'discarded', updated_at = clock_timestamp(), updated_by = coalesce(nullif(unregister.by, ''), session_user)
+    WHERE d.consumer = unregister.consumer AND d.instance = unregister.instance AND d.state IN ('open', 'retry_requested');
+END
+$body$;
+
+-- Splits a consumer into another number of partitions. All its rows must stand at the same position, be idle or disabled
+-- alike, and wait for nothing: then every event above is delivered once, by the new partition that it belongs to.
+CREATE OR REPLACE FUNCTION inorder.repartition(
+    consumer text, partitions int, instance text DEFAULT '',
+    "by" text DEFAULT session_user, why text DEFAULT NULL, force boolean DEFAULT false
+)
+RETURNS SETOF inorder.audit
+LANGUAGE plpgsql
+VOLATILE
+AS $body$
+#variable_conflict use_column
+DECLARE
+    rows    inorder.consumers[];
+    was     inorder.consumers;
+    now     inorder.consumers;
+    refusal text;
+BEGIN
+    IF repartition.partitions IS NULL OR repartition.partitions < 1 THEN
+        RAISE EXCEPTION 'cannot split % into % partitions: it must be at least 1',
+            inorder.admin_name(consumer, instance, NULL), coalesce(repartition.partitions::text, 'NULL')
+            USING ERRCODE = 'IO004';
+    END IF;
+    SELECT array_agg(h ORDER BY h.partition) INTO rows FROM inorder.admin_hold(consumer, instance, NULL, force) AS h;
+    was := rows[1];
+    SELECT CASE
+        WHEN was.partitions = repartition.partitions THEN format('it has %s already', was.partitions)
+        WHEN count(*) <> was.partitions THEN format('it has rows for %s of its %s partitions', count(*), was.partitions)
+        WHEN count(DISTINCT r.status) > 1 OR max(r.status) NOT IN ('idle', 'disabled') OR max(r.next_attempt_at) > clock_timestamp()
+            THEN inorder.admin_standing(repartition.consumer, repartition.instance, NULL)
+        WHEN count(DISTINCT r.position) > 1
+            THEN format('its positions differ: %s', string_agg(format('partition %s is at %s', r.partition, r.position), ', ' ORDER BY r.partition))
+    END INTO refusal
+    FROM unnest(rows) AS r;
+    IF refusal IS NOT NULL THEN
+        RAISE EXCEPTION 'cannot split % into % partitions: %', inorder.admin_name(consumer, instance, NULL), repartition.partitions, refusal
+            USING ERRCODE = 'IO004',
+                HINT = 'every partition must be idle or every one disabled, with the same position: let them catch up to the safe head while nobody appends, then disable() them';
+    END IF;
+    -- Fewer: the counters of the rows that go live on in the first one.
+    FOR was IN SELECT * FROM unnest(rows) AS r WHERE r.partition >= repartition.partitions LOOP
+        DELETE FROM inorder.consumers AS c WHERE c.lock_key = was.lock_key;
+        RETURN NEXT inorder.admin_record('repartition', repartition.by, why, was.name, was.instance, was.partition, to_jsonb(was), NULL);
+    END LOOP;
+    FOR was IN SELECT * FROM unnest(rows) AS r WHERE r.partition < repartition.partitions LOOP
+        UPDATE inorder.consumers AS c
+        SET partitions = repartition.partitions,
+            attempts = 0,
+            faults = 0,
+            rearms = 0,
+            next_attempt_at = NULL,
+            failed_event_id = NULL,
+            last_error = NULL,
+            last_error_at = NULL,
+            processed = c.processed + gone.processed,
+            failed = c.failed + gone.failed,
+            skipped = c.skipped + gone.skipped,
+            updated_at = clock_timestamp()
+        FROM (
+            SELECT coalesce(sum(r.processed), 0) AS processed, coalesce(sum(r.failed), 0) AS failed, coalesce(sum(r.skipped), 0) AS skipped
+            FROM unnest(rows) AS r
+            WHERE was.partition = 0 AND r.partition >= repartition.partitions
+        ) AS gone
+        WHERE c.lock_key = was.lock_key
+        RETURNING c.* INTO now;
+        RETURN NEXT inorder.admin_record('repartition', repartition.by, why, was.name, was.instance, was.partition, to_jsonb(was), to_jsonb(now));
+    END LOOP;
+    was := rows[1];
+    FOR now IN
+        INSERT INTO inorder.consumers (
+            name, instance, partition, kind, revision, partitions, event_types, max_attempts, position, status, accepted_to
+        )
+        SELECT was.name, was.instance, p, was.kind, was.revision, repartition.partitions, was.event_types, was.max_attempts,
+               was.position, was.status, r.accepted_to
+        FROM generate_series(was.partitions, repartition.partitions - 1) AS p
+        CROSS JOIN (SELECT min(r.accepted_to) AS accepted_to FROM unnest(rows) AS r) AS r
+        RETURNING *
+    LOOP
+        RETURN NEXT inorder.admin_record('repartition', repartition.by, why, now.name, now.instance, now.partition, NULL, to_jsonb(now));
+    END LOOP;
+    -- A dead letter that may be retried goes to the partition that delivers its event now.
+    UPDATE inorder.dead_letters AS d
+    SET partition = (e.stream_hash & 2147483647) % repartition.partitions
+    FROM inorder.events AS e
+    WHERE e.event_id = d.event_id AND d.consumer = repartition.consumer AND d.instance = repartition.instance
+        AND d.state IN ('open', 'retry_requested');
+END
+$body$;

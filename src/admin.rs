@@ -1,0 +1,366 @@
+//! What operators do: see how consumers stand, stop, repair and restart them, settle dead letters, prune the log.
+//!
+//! The rules live in the database, as SQL functions of the same names, so that psql, this module and the tool obey the same
+//! ones. Every action runs in one transaction of its own, under the lock of the rows that it changes, and leaves an audit row.
+
+mod change;
+mod letters;
+mod progress;
+mod prune;
+
+use deadpool_postgres::{ClientWrapper, Object};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+pub use self::change::{Change, Target};
+pub use self::letters::{DeadLetter, DeadLetterState, DeadLetters};
+pub use self::progress::{Blocker, ConsumerStatus, LogProgress, Progress};
+pub use self::prune::{Prune, Pruned};
+
+use crate::consumer::Start;
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
+use crate::pg::admin::{self as statements, Action, Note, Verb};
+use crate::pg::{Schema, deadline};
+use crate::store::Inorder;
+
+/// What an operator sees and does; from [`Inorder::admin`].
+///
+/// ```no_run
+/// # async fn run(log: inorder::Inorder) -> Result<(), inorder::Error> {
+/// use inorder::Target;
+///
+/// let admin = log.admin().by("ops@example.com");
+/// for consumer in admin.list().await? {
+///     println!("{} is {}, {} events behind", consumer.name, consumer.status, consumer.lag);
+/// }
+/// admin.restart("search-index").await?;
+/// admin.because("disk full on node 1").disable(Target::consumer("cache").instance("node-1")).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An action answers a [`Change`] for every state row that it touched.
+///
+/// # Errors
+/// Of every method; what refuses changes nothing.
+///
+/// | refused because | [`ErrorKind`] | SQLSTATE |
+/// |---|---|---|
+/// | there is no such consumer, instance or partition; the hint names those there are | `NotRegistered` | IO003 |
+/// | it does not stand as the action needs it: the message says how it stands, the hint what to do | `Precondition` | IO004 |
+/// | a pass, or somebody else, holds the row for seconds: the message names the session | `Busy` | IO005 |
+///
+/// Besides, [`ErrorKind::Connection`], [`ErrorKind::Database`]; and [`ErrorKind::Timeout`] when there is no answer within
+/// [`Config::statement_timeout`](crate::Config::statement_timeout): then the action may have been done, and
+/// [`progress`](Self::progress) tells. So it is with a future that is dropped.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    log: Inorder,
+    by: Option<String>,
+    why: Option<String>,
+    force: bool,
+}
+
+impl Inorder {
+    /// What an operator sees and does.
+    pub fn admin(&self) -> Admin {
+        Admin { log: self.clone(), by: None, why: None, force: false }
+    }
+}
+
+/// How it is done.
+impl Admin {
+    /// Who acts, for the audit trail. Default: the user of the database session.
+    #[must_use]
+    pub fn by(&self, who: impl Into<String>) -> Self {
+        Self { by: Some(who.into()), ..self.clone() }
+    }
+
+    /// Why, for the audit trail.
+    #[must_use]
+    pub fn because(&self, why: impl Into<String>) -> Self {
+        Self { why: Some(why.into()), ..self.clone() }
+    }
+
+    /// Terminates the session that holds a row, instead of answering [`ErrorKind::Busy`]. What it did not commit is rolled
+    /// back; the events are delivered again. Needs to be the session's own role, or a member of it or of `pg_signal_backend`.
+    #[must_use]
+    pub fn force(&self) -> Self {
+        Self { force: true, ..self.clone() }
+    }
+}
+
+/// Looking.
+impl Admin {
+    /// Every state row, those farthest behind first.
+    pub async fn list(&self) -> Result<Vec<Progress>, Error> {
+        let rows = self
+            .ask("listing the consumers", async |client, schema| {
+                statements::progress(client, schema, None).await
+            })
+            .await?;
+        Ok(rows.iter().map(Progress::from_row).collect())
+    }
+
+    /// The state rows of one consumer, those farthest behind first.
+    pub async fn progress(&self, consumer: &str) -> Result<Vec<Progress>, Error> {
+        let rows = self
+            .ask(&format!("looking at consumer {consumer:?}"), async |client, schema| {
+                statements::progress(client, schema, Some(consumer)).await
+            })
+            .await?;
+        Ok(rows.iter().map(Progress::from_row).collect())
+    }
+
+    /// How the log as a whole stands: head, safe head, whether there is a hole.
+    pub async fn log_progress(&self) -> Result<LogProgress, Error> {
+        let row = self.ask("looking at the log", statements::log_progress).await?;
+        Ok(LogProgress::from_row(&row))
+    }
+
+    /// Who is writing, and so may hold a hole open; the longest transactions first.
+    pub async fn blockers(&self) -> Result<Vec<Blocker>, Error> {
+        let rows = self.ask("looking for writers", statements::blockers).await?;
+        Ok(rows.iter().map(Blocker::from_row).collect())
+    }
+}
+
+/// Acting on a consumer.
+impl Admin {
+    /// Lets a dead consumer try again, at the event at which it died.
+    pub async fn restart(&self, target: impl Into<Target>) -> Result<Vec<Change>, Error> {
+        self.act("restarting", Verb::Restart, &target.into()).await
+    }
+
+    /// Passes over the event that the consumer would be given next, and only if it is the expected one. A dead letter keeps the
+    /// event. Of a partitioned consumer the partition is found by the event.
+    pub async fn skip_poison(
+        &self,
+        target: impl Into<Target>,
+        expected_event_id: Uuid,
+    ) -> Result<Change, Error> {
+        let target = target.into();
+        let what = format!("skipping event {expected_event_id} of {target}");
+        let rows = self
+            .ask(&what, async |client, schema| {
+                statements::skip_poison(client, schema, &self.action(&target), expected_event_id).await
+            })
+            .await?;
+        only(&what, &rows)
+    }
+
+    /// Stops a consumer until it is enabled. It no longer holds back prune.
+    pub async fn disable(&self, target: impl Into<Target>) -> Result<Vec<Change>, Error> {
+        self.act("disabling", Verb::Disable, &target.into()).await
+    }
+
+    /// Lets a disabled or expired consumer run again from where it stands.
+    pub async fn enable(&self, target: impl Into<Target>) -> Result<Vec<Change>, Error> {
+        self.act("enabling", Verb::Enable, &target.into()).await
+    }
+
+    /// Moves a consumer: the next event that it is given is the first above the place. Never beyond the safe head, which is what
+    /// [`Start::Head`] means. The failure is cleared; a disabled or expired consumer stays so. Events that are passed over leave a
+    /// dead letter for the range; effects that are done stay done, and are done again for events that are delivered again.
+    ///
+    /// To a place below which events were pruned it is refused; see [`reset_accepting_pruned`](Self::reset_accepting_pruned).
+    pub async fn reset(&self, target: impl Into<Target>, to: Start) -> Result<Vec<Change>, Error> {
+        self.move_to(&target.into(), to, false).await
+    }
+
+    /// As [`reset`](Self::reset), and accepts that events above the place were pruned. A dead letter keeps the range.
+    pub async fn reset_accepting_pruned(
+        &self,
+        target: impl Into<Target>,
+        to: Start,
+    ) -> Result<Vec<Change>, Error> {
+        self.move_to(&target.into(), to, true).await
+    }
+
+    /// Removes a consumer, or one instance of it: all its partitions. Its unfinished dead letters are discarded. A dispatcher
+    /// that still has it registers it anew at its next start.
+    pub async fn unregister(&self, target: impl Into<Target>) -> Result<Vec<Change>, Error> {
+        let target = target.into();
+        target.whole("unregistering")?;
+        let rows = self
+            .ask(&format!("unregistering {target}"), async |client, schema| {
+                statements::unregister(client, schema, &self.action(&target)).await
+            })
+            .await?;
+        Ok(changes(&rows))
+    }
+
+    /// Splits a consumer into another number of partitions. All its rows must stand at the same position, be idle or disabled
+    /// alike, and wait for nothing.
+    pub async fn repartition(
+        &self,
+        target: impl Into<Target>,
+        partitions: i32,
+    ) -> Result<Vec<Change>, Error> {
+        let target = target.into();
+        target.whole("splitting")?;
+        let rows = self
+            .ask(&format!("splitting {target} into {partitions} partitions"), async |client, schema| {
+                statements::repartition(client, schema, &self.action(&target), partitions).await
+            })
+            .await?;
+        Ok(changes(&rows))
+    }
+
+    /// Accepts that events which the consumer had not read were pruned: it runs again, behind them. A dead letter keeps the range.
+    pub async fn accept_pruned(&self, target: impl Into<Target>) -> Result<Vec<Change>, Error> {
+        self.act("accepting what was pruned for", Verb::AcceptPruned, &target.into()).await
+    }
+}
+
+/// Dead letters.
+impl Admin {
+    /// What was passed over, oldest first.
+    pub async fn dead_letters(&self, which: &DeadLetters) -> Result<Vec<DeadLetter>, Error> {
+        let rows = self
+            .ask("listing dead letters", async |client, schema| {
+                let state = which.state.map(DeadLetterState::as_str);
+                let consumer = which.consumer.as_deref();
+                statements::dead_letters(client, schema, consumer, state, which.limit, which.after).await
+            })
+            .await?;
+        Ok(rows.iter().map(DeadLetter::from_row).collect())
+    }
+
+    /// One dead letter, and its event, which is `None` where it was pruned, and for a range.
+    pub async fn dead_letter(&self, id: i64) -> Result<(DeadLetter, Option<Event>), Error> {
+        let row = self
+            .ask(&format!("looking at dead letter {id}"), async |client, schema| {
+                statements::dead_letter(client, schema, id).await
+            })
+            .await?;
+        let letter = DeadLetter::from_row(&row);
+        let there = row.get::<_, Option<i64>>(0).is_some();
+        Ok((letter, there.then(|| Event::from_row(row))))
+    }
+
+    /// Asks for one more delivery of a dead letter's event: the consumer's own next pass does it, out of order.
+    pub async fn retry_dead_letter(&self, id: i64) -> Result<Change, Error> {
+        let what = format!("asking for a retry of dead letter {id}");
+        let rows = self
+            .ask(&what, async |client, schema| {
+                statements::retry_dead_letter(client, schema, id, self.note()).await
+            })
+            .await?;
+        only(&what, &rows)
+    }
+
+    /// Settles a dead letter: its event will not be delivered again, and no longer holds back prune.
+    pub async fn discard_dead_letter(&self, id: i64) -> Result<Change, Error> {
+        let what = format!("discarding dead letter {id}");
+        let rows = self
+            .ask(&what, async |client, schema| {
+                statements::discard_dead_letter(client, schema, id, self.note()).await
+            })
+            .await?;
+        only(&what, &rows)
+    }
+}
+
+/// Retention.
+impl Admin {
+    /// Deletes what `prune` says, in steps of one transaction each, until there is nothing left that may go; after each step,
+    /// `report` is told the sum so far. What was old enough but is still needed stays, and the answer names who needs it.
+    ///
+    /// Cancel safety: dropped between two answers, the step under way may still be done; the next call goes on from there.
+    pub async fn prune(&self, prune: &Prune, mut report: impl FnMut(&Pruned)) -> Result<Pruned, Error> {
+        let mut sum = Pruned::default();
+        loop {
+            sum.add(self.prune_step(prune).await?);
+            report(&sum);
+            if !sum.more {
+                return Ok(sum);
+            }
+        }
+    }
+
+    /// One step of [`prune`](Self::prune). Call again while [`Pruned::more`].
+    pub async fn prune_step(&self, prune: &Prune) -> Result<Pruned, Error> {
+        let row = self
+            .ask(&format!("pruning {prune}"), async |client, schema| {
+                statements::prune(client, schema, &prune.step(false), self.note()).await
+            })
+            .await?;
+        Ok(Pruned::from_row(&row))
+    }
+
+    /// What [`prune`](Self::prune) would delete, all of it, and who needs what must stay. Deletes nothing.
+    pub async fn prunable(&self, prune: &Prune) -> Result<Pruned, Error> {
+        let row = self
+            .ask(&format!("counting what may be pruned {prune}"), async |client, schema| {
+                statements::prune(client, schema, &prune.step(true), self.note()).await
+            })
+            .await?;
+        Ok(Pruned::from_row(&row))
+    }
+}
+
+impl Admin {
+    async fn act(&self, doing: &str, verb: Verb, target: &Target) -> Result<Vec<Change>, Error> {
+        let rows = self
+            .ask(&format!("{doing} {target}"), async |client, schema| {
+                statements::act(client, schema, verb, &self.action(target)).await
+            })
+            .await?;
+        Ok(changes(&rows))
+    }
+
+    async fn move_to(&self, target: &Target, to: Start, accept_pruned: bool) -> Result<Vec<Change>, Error> {
+        let place = match to {
+            Start::Beginning => "beginning".to_owned(),
+            Start::Head => "head".to_owned(),
+            Start::After(id) => id.to_string(),
+        };
+        let rows = self
+            .ask(&format!("resetting {target} to {place}"), async |client, schema| {
+                statements::reset(client, schema, &self.action(target), &place, accept_pruned).await
+            })
+            .await?;
+        Ok(changes(&rows))
+    }
+
+    fn note(&self) -> Note<'_> {
+        Note { by: self.by.as_deref(), why: self.why.as_deref() }
+    }
+
+    fn action<'a>(&'a self, target: &'a Target) -> Action<'a> {
+        Action {
+            consumer: &target.consumer,
+            instance: &target.instance,
+            partition: target.partition,
+            note: self.note(),
+            force: self.force,
+        }
+    }
+
+    /// Asks the server, within the time limit. A connection from which no answer came is not used again.
+    async fn ask<T>(
+        &self,
+        what: &str,
+        question: impl AsyncFnOnce(&ClientWrapper, &Schema) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T, Error> {
+        let client = self.log.client(what).await?;
+        let answer = deadline(self.log.limit(), what, question(&client, self.log.schema())).await;
+        if answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Timeout) {
+            drop(Object::take(client));
+        }
+        answer
+    }
+}
+
+fn changes(rows: &[Row]) -> Vec<Change> {
+    rows.iter().map(Change::from_row).collect()
+}
+
+fn only(what: &str, rows: &[Row]) -> Result<Change, Error> {
+    match rows {
+        [row] => Ok(Change::from_row(row)),
+        _ => Err(Error::new(ErrorKind::NotRegistered, format!("{what}: it was unregistered meanwhile"))),
+    }
+}
