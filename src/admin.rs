@@ -47,7 +47,7 @@ use crate::store::Inorder;
 ///
 /// | refused because | [`ErrorKind`] | SQLSTATE |
 /// |---|---|---|
-/// | there is no such consumer, instance or partition; the hint names those there are | `NotRegistered` | IO003 |
+/// | there is no such consumer, instance, partition or dead letter; the hint names those there are | `NotRegistered` | IO003 |
 /// | it does not stand as the action needs it: the message says how it stands, the hint what to do | `Precondition` | IO004 |
 /// | a pass, or somebody else, holds the row for seconds: the message names the session | `Busy` | IO005 |
 ///

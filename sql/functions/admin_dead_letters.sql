@@ -57,7 +57,7 @@ BEGIN
 END
 $body$;
 
--- Locks a dead letter and answers it as it is under the lock. Raises IO004 where there is none, IO005 where it is being delivered.
+-- Locks a dead letter and answers it as it is under the lock. Raises IO003 where there is none, IO005 where it is being delivered.
 CREATE OR REPLACE FUNCTION inorder.admin_hold_letter(letter_id bigint)
 RETURNS inorder.dead_letters
 LANGUAGE plpgsql
@@ -71,7 +71,7 @@ BEGIN
     SELECT * INTO letter FROM inorder.dead_letters AS d WHERE d.id = letter_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no dead letter %', coalesce(letter_id::text, 'NULL')
-            USING ERRCODE = 'IO004', HINT = 'dead_letters() lists them';
+            USING ERRCODE = 'IO003', HINT = 'dead_letters() lists them';
     END IF;
     RETURN letter;
 EXCEPTION WHEN lock_not_available THEN

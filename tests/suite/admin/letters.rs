@@ -46,7 +46,7 @@ async fn a_dead_letter_is_shown_with_its_event() {
     let event = event.unwrap();
     assert_eq!((letter.position, letter.event_id), (2, Some(event.event_id())));
     assert_eq!((event.id(), event.event_type(), event.payload_json()), (2, "a", "{\"n\" : 2}"));
-    refused(scene.admin.dead_letter(99).await, ErrorKind::Precondition, &["no dead letter 99"]);
+    refused(scene.admin.dead_letter(99).await, ErrorKind::NotRegistered, &["no dead letter 99"]);
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn a_retry_is_asked_for_once_and_only_of_what_can_be_delivered() {
     );
     assert_eq!(change.after["updated_by"], json!("ops"));
     refused(admin.retry_dead_letter(1).await, ErrorKind::Precondition, &["its state is retry_requested"]);
-    refused(admin.retry_dead_letter(99).await, ErrorKind::Precondition, &["no dead letter 99"]);
+    refused(admin.retry_dead_letter(99).await, ErrorKind::NotRegistered, &["no dead letter 99"]);
     scene
         .client
         .execute("UPDATE inorder.dead_letters SET state = 'resolved' WHERE id = 1", &[])
