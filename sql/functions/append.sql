@@ -30,6 +30,38 @@ BEGIN
 END
 $body$;
 
+-- The same for the stream of each event of a batch; NULL for an event without one.
+CREATE OR REPLACE FUNCTION inorder.stream_heads(tenant_ids text[], stream_types text[], stream_ids text[])
+RETURNS bigint[]
+LANGUAGE plpgsql
+VOLATILE
+SET enable_seqscan = off
+AS $body$
+BEGIN
+    RETURN (
+        WITH given AS MATERIALIZED (
+            SELECT coalesce(g.tenant_id, '') AS tenant_id, g.stream_type, g.stream_id, g.ord
+            FROM unnest(tenant_ids, stream_types, stream_ids)
+                WITH ORDINALITY AS g (tenant_id, stream_type, stream_id, ord)
+        ),
+        heads AS MATERIALIZED (
+            SELECT s.*, coalesce(e.stream_version, 0) AS stream_version
+            FROM (SELECT DISTINCT g.tenant_id, g.stream_type, g.stream_id FROM given AS g) AS s
+            LEFT JOIN LATERAL (
+                SELECT e.stream_version
+                FROM inorder.events AS e
+                WHERE e.tenant_id = s.tenant_id AND e.stream_type = s.stream_type AND e.stream_id = s.stream_id
+                ORDER BY e.stream_version DESC
+                LIMIT 1
+            ) AS e ON true
+        )
+        SELECT array_agg(h.stream_version ORDER BY g.ord)
+        FROM given AS g
+        LEFT JOIN heads AS h USING (tenant_id, stream_type, stream_id)
+    );
+END
+$body$;
+
 -- Which events of a batch are in the log: their ids (NULL where they are not), how many, and the first that has other
 -- content. A version is a place, not content.
 CREATE OR REPLACE FUNCTION inorder.append_known(
@@ -125,7 +157,7 @@ AS $body$
 DECLARE
     n         CONSTANT int := coalesce(cardinality(event_ids), 0);
     log_class CONSTANT int := 'inorder.events'::regclass::oid::int;
-    bucket    int;
+    heads     bigint[];
     new_id    bigint;
     new_ids   bigint[];
     next      int := 1;
@@ -142,14 +174,13 @@ BEGIN
             PERFORM pg_advisory_xact_lock(log_class, inorder.stream_bucket(tenant_ids[1], stream_types[1], stream_ids[1]));
         END IF;
     ELSIF stream_ids IS NOT NULL THEN
-        FOR bucket IN
+        PERFORM pg_advisory_xact_lock(log_class, b.bucket)
+        FROM (
             SELECT DISTINCT inorder.stream_bucket(s.tenant_id, s.stream_type, s.stream_id) AS bucket
             FROM unnest(tenant_ids, stream_types, stream_ids) AS s (tenant_id, stream_type, stream_id)
             WHERE s.stream_id IS NOT NULL
             ORDER BY bucket
-        LOOP
-            PERFORM pg_advisory_xact_lock(log_class, bucket);
-        END LOOP;
+        ) AS b;
     END IF;
 
     -- Again when another transaction wrote one of the events, or a raw INSERT a version, after we had looked.
@@ -206,40 +237,26 @@ BEGIN
                 RETURN;
             END IF;
         ELSE
-            WITH given AS (
-                SELECT g.*
-                FROM unnest(event_ids, event_types, payloads, metadata, stream_types, stream_ids, tenant_ids,
-                        schema_versions, correlation_ids, causation_ids, created_by, ids)
-                    WITH ORDINALITY AS g (event_id, event_type, payload, metadata, stream_type, stream_id, tenant_id,
-                        schema_version, correlation_id, causation_id, created_by, known_id, ord)
-                WHERE g.known_id IS NULL
-            ),
-            heads AS (
-                SELECT s.tenant_id, s.stream_type, s.stream_id,
-                    inorder.stream_head(s.tenant_id, s.stream_type, s.stream_id) AS stream_version
-                FROM (
-                    SELECT DISTINCT coalesce(g.tenant_id, '') AS tenant_id, g.stream_type, g.stream_id
-                    FROM given AS g
-                    WHERE g.stream_id IS NOT NULL
-                ) AS s
-            ),
-            written AS (
+            IF stream_ids IS NOT NULL THEN
+                heads := inorder.stream_heads(tenant_ids, stream_types, stream_ids);
+            END IF;
+            WITH written AS (
                 INSERT INTO inorder.events (
                     event_id, tenant_id, stream_type, stream_id, stream_version, event_type, schema_version,
                     payload, metadata, correlation_id, causation_id, created_by
                 )
                 SELECT g.event_id, coalesce(g.tenant_id, ''), g.stream_type, g.stream_id,
-                    h.stream_version + row_number() OVER (
-                        PARTITION BY g.tenant_id, g.stream_type, g.stream_id
+                    g.head + row_number() OVER (
+                        PARTITION BY coalesce(g.tenant_id, ''), g.stream_type, g.stream_id
                         ORDER BY g.ord
                     ),
                     g.event_type, coalesce(g.schema_version, 1), g.payload::json, coalesce(g.metadata, '{}')::json,
                     g.correlation_id, g.causation_id, g.created_by
-                FROM given AS g
-                LEFT JOIN heads AS h
-                    ON h.tenant_id = coalesce(g.tenant_id, '')
-                    AND h.stream_type = g.stream_type
-                    AND h.stream_id = g.stream_id
+                FROM unnest(event_ids, event_types, payloads, metadata, stream_types, stream_ids, tenant_ids,
+                        schema_versions, correlation_ids, causation_ids, created_by, ids, heads)
+                    WITH ORDINALITY AS g (event_id, event_type, payload, metadata, stream_type, stream_id, tenant_id,
+                        schema_version, correlation_id, causation_id, created_by, known_id, head, ord)
+                WHERE g.known_id IS NULL
                 ORDER BY g.ord
                 ON CONFLICT DO NOTHING
                 RETURNING id
