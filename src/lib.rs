@@ -101,4 +101,4 @@ pub use outcome::{ConsumerReport, Failure, Outcome, Report, Verdict};
 #[doc(hidden)]
 #[cfg(feature = "cli")]
 pub use safe_head::Mutant;
-pub use store::{Config, Inorder};
+pub use store::{Config, Inorder, StreamReader};

@@ -1,6 +1,7 @@
 //! The log: connecting, appending, reading.
 
 mod append;
+mod read;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use deadpool_postgres::{Object, Pool};
 
 use crate::error::{Error, ErrorKind};
 use crate::pg::{self, Connector, Schema};
+
+pub use read::StreamReader;
 
 /// The log in a PostgreSQL database: where events are appended and read, and what dispatchers and admins start from.
 ///

@@ -1,11 +1,12 @@
 //! Statements on `events`.
 
+use futures_util::{TryStreamExt, pin_mut};
 use tokio_postgres::Client;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::{Schema, sql};
-use crate::event::NewEvent;
+use crate::event::{Event, NewEvent};
 
 type Result<T> = std::result::Result<T, tokio_postgres::Error>;
 
@@ -102,4 +103,98 @@ fn column<'a, T>(
 ) -> Option<Vec<Option<T>>> {
     let values: Vec<Option<T>> = events.iter().map(field).collect();
     values.iter().any(Option::is_some).then_some(values)
+}
+
+/// Some events, in order.
+pub(crate) struct Page {
+    pub(crate) events: Vec<Event>,
+    /// Are there more behind the last one?
+    pub(crate) more: bool,
+}
+
+/// The column behind those of the event.
+const MORE: usize = 15;
+/// How many bytes a page may take in the table, where they may be compressed, and in memory.
+const STORED_BUDGET: i64 = 8 * 1024 * 1024;
+const BUDGET: usize = 4 * 8 * 1024 * 1024;
+
+/// The safe head, as of now.
+pub(crate) async fn safe_head(client: &Client, schema: &Schema) -> Result<i64> {
+    let rows = client.query_typed(&schema.sql(sql!("safe_head/find")), &[]).await?;
+    let [row] = rows.as_slice() else { unreachable!("a SELECT without FROM answers one row") };
+    Ok(row.get("head"))
+}
+
+/// The events above `after`, up to `bound`.
+pub(crate) async fn read(
+    client: &Client,
+    schema: &Schema,
+    after: i64,
+    bound: i64,
+    limit: i64,
+) -> Result<Page> {
+    let params: [Param<'_>; 4] = [
+        (/* after */ &after, Type::INT8),
+        (/* bound */ &bound, Type::INT8),
+        (/* limit */ &limit, Type::INT8),
+        (/* budget */ &STORED_BUDGET, Type::INT8),
+    ];
+    page(client, &schema.sql(sql!("events/read")), params, limit).await
+}
+
+/// A stream, by tenant, type and id.
+pub(crate) type StreamName = (String, String, String);
+
+/// The events of a stream, forward or backward, from a version.
+pub(crate) async fn read_stream(
+    client: &Client,
+    schema: &Schema,
+    (tenant_id, stream_type, stream_id): &StreamName,
+    backward: bool,
+    from: i64,
+    limit: i64,
+) -> Result<Page> {
+    let statement = if backward { sql!("events/read_stream_backward") } else { sql!("events/read_stream") };
+    let params: [Param<'_>; 6] = [
+        (/* tenant_id */ tenant_id, Type::TEXT),
+        (/* stream_type */ stream_type, Type::TEXT),
+        (/* stream_id */ stream_id, Type::TEXT),
+        (/* from */ &from, Type::INT8),
+        (/* limit */ &limit, Type::INT8),
+        (/* budget */ &STORED_BUDGET, Type::INT8),
+    ];
+    page(client, &schema.sql(statement), params, limit).await
+}
+
+/// The event of this name.
+pub(crate) async fn find(client: &Client, schema: &Schema, event_id: Uuid) -> Result<Option<Event>> {
+    let params = [(/* event_id */ &event_id as &(dyn ToSql + Sync), Type::UUID)];
+    let row = client.query_typed_opt(&schema.sql(sql!("events/find")), &params).await?;
+    Ok(row.map(Event::from_row))
+}
+
+type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+async fn page<const N: usize>(
+    client: &Client,
+    statement: &str,
+    params: [Param<'_>; N],
+    limit: i64,
+) -> Result<Page> {
+    let rows = client.query_typed_raw(statement, params).await?;
+    pin_mut!(rows);
+    let mut page = Page { events: Vec::new(), more: false };
+    let mut bytes = 0;
+    while let Some(row) = rows.try_next().await? {
+        page.more = row.get(MORE);
+        let event = Event::from_row(row);
+        bytes += event.size();
+        page.events.push(event);
+        if bytes > BUDGET {
+            page.more = true;
+            break;
+        }
+    }
+    page.more |= i64::try_from(page.events.len()) == Ok(limit);
+    Ok(page)
 }
