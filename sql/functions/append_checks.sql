@@ -118,15 +118,14 @@ AS $body$
         '\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})')
 $body$;
 
--- How deep a valid JSON text is nested, or 101 when it is over 100.
-CREATE OR REPLACE FUNCTION inorder.json_depth(document text)
+-- How deep a valid JSON text is nested, or 101 when it is over 100. Strings must be empty.
+CREATE OR REPLACE FUNCTION inorder.json_depth(bare text)
 RETURNS int
 LANGUAGE plpgsql
 IMMUTABLE STRICT
 AS $body$
 DECLARE
-    brackets text := translate(
-        regexp_replace(regexp_replace(document, '"(?:[^"\\]|\\.)*"', '', 'g'), '[^][{}]+', '', 'g'), '{}', '[]');
+    brackets text := translate(regexp_replace(bare, '[^][{}]+', '', 'g'), '{}', '[]');
 BEGIN
     -- Each round takes the innermost pairs away.
     FOR depth IN 0..100 LOOP
@@ -146,6 +145,8 @@ LANGUAGE plpgsql
 IMMUTABLE STRICT
 AS $body$
 DECLARE
+    -- Without the contents of its strings.
+    bare   CONSTANT text := regexp_replace(document, '"(?:[^"\\]|\\.)*"', '""', 'g');
     parsed json;
     detail text;
 BEGIN
@@ -160,12 +161,11 @@ BEGIN
             RETURN inorder.json_place(document);
     END;
     IF inorder.json_bad_escape(document) IS NOT NULL
-        OR EXISTS (
-            SELECT FROM regexp_matches(
-                regexp_replace(document, '"(?:[^"\\]|\\.)*"', '""', 'g'), '-?[0-9][-+.0-9eE]*', 'g') AS number
+        OR (bare ~ '[0-9]{19}|[0-9][eE][+]?[0-9]{3}' AND EXISTS (
+            SELECT FROM regexp_matches(bare, '-?[0-9][-+.0-9eE]*', 'g') AS number
             WHERE inorder.json_number_outside(number[1])
-        )
-        OR inorder.json_depth(document) > 100
+        ))
+        OR inorder.json_depth(bare) > 100
     THEN
         RETURN inorder.json_place(document);
     END IF;
