@@ -299,6 +299,13 @@ impl NewEvent {
         Ok(self)
     }
 
+    /// Metadata that is JSON text already; it is stored byte for byte. That it is JSON is checked when it is appended.
+    #[must_use]
+    pub fn metadata_json(mut self, metadata: impl Into<String>) -> Self {
+        self.metadata = metadata.into();
+        self
+    }
+
     /// Names `cause` as the cause and inherits its correlation; the cause itself where it has none.
     #[must_use]
     pub fn caused_by(mut self, cause: &Event) -> Self {

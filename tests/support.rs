@@ -14,7 +14,7 @@ pub(crate) mod proxy;
 pub(crate) mod session;
 pub(crate) mod waiting;
 
-pub(crate) use database::{Database, database, empty_database};
+pub(crate) use database::{database, empty_database};
 pub(crate) use proxy::Proxy;
 pub(crate) use session::connect;
 pub(crate) use waiting::eventually;

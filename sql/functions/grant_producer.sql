@@ -8,6 +8,11 @@ AS $body$
 DECLARE
     log CONSTANT regclass := 'inorder.events'::regclass;
 BEGIN
+    -- Without the right to grant, GRANT would only warn.
+    IF NOT pg_has_role((SELECT c.relowner FROM pg_class AS c WHERE c.oid = log), 'USAGE') THEN
+        RAISE EXCEPTION 'only the owner of % may let roles append to it', log
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO %I',
         (SELECT c.relnamespace::regnamespace FROM pg_class AS c WHERE c.oid = log), role);
     EXECUTE format('GRANT INSERT (%s) ON %s TO %I',

@@ -101,13 +101,6 @@ enum Answer {
 }
 
 impl Answer {
-    fn ids(&self) -> &[i64] {
-        match self {
-            Answer::Appended(ids) | Answer::Already(ids) | Answer::Completed(ids, _) => ids,
-            _ => &[],
-        }
-    }
-
     fn of(append: Result<Append, Error>) -> Result<Answer, Error> {
         Ok(match append {
             Ok(Append::Appended(ids)) => Answer::Appended(ids),
