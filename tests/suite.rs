@@ -9,6 +9,7 @@ mod suite {
     mod append;
     mod delivery;
     mod migrate;
+    mod read;
     mod support;
     mod testing;
 }

@@ -60,12 +60,12 @@ fn cases() -> Vec<Case> {
         let id = Uuid::new_v4().to_string();
         (0..count).map(|_| Given::of("thing", &id)).collect()
     };
-    let mut cases = Vec::new();
-
-    cases.push(case("an event without a stream", &[], Any, &[&loose()], Expect::Appended));
-    cases.push(case("an event with everything", &[], Any, &[&full()], Expect::Appended));
-    cases.push(case("many without a stream", &[], Any, &[&loose(), &loose(), &loose()], Expect::Appended));
-    cases.push(case("many with everything", &[], Any, &[&full(), &full()], Expect::Appended));
+    let mut cases = vec![
+        case("an event without a stream", &[], Any, &[&loose()], Expect::Appended),
+        case("an event with everything", &[], Any, &[&full()], Expect::Appended),
+        case("many without a stream", &[], Any, &[&loose(), &loose(), &loose()], Expect::Appended),
+        case("many with everything", &[], Any, &[&full(), &full()], Expect::Appended),
+    ];
 
     // What a stream of `there` events is expected to look like, and whether it does.
     for (there, expected, answer) in [

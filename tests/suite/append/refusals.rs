@@ -381,7 +381,7 @@ async fn what_is_missing_is_refused_by_name() {
     let client = db.client().await;
     let id = "5f7b8d5e-2d6f-4b38-9f77-6d2a25f0c001";
     for (arguments, why) in [
-        (format!("NULL, ARRAY[NULL::uuid], '{{x}}', '{{1}}'"), "event_id is missing"),
+        ("NULL, ARRAY[NULL::uuid], '{x}', '{1}'".to_owned(), "event_id is missing"),
         (format!("NULL, '{{{id}}}', NULL, '{{1}}'"), "event_type is missing"),
         (format!("NULL, '{{{id}}}', '{{x}}', NULL"), "payload is missing"),
         (
@@ -418,7 +418,7 @@ async fn the_place_is_named_wherever_it_is() {
     let mut bad = 0;
     for _ in 0..2_000 {
         random.planted = None;
-        let document = random.value("$".into(), 0);
+        let document = random.value("$", 0);
         let row = client.query_one("SELECT inorder.json_refusal($1)", &[&document]).await.unwrap();
         let refusal: Option<String> = row.get(0);
         match &random.planted {
@@ -457,21 +457,21 @@ impl Random {
         plants
     }
 
-    fn value(&mut self, path: String, depth: usize) -> String {
+    fn value(&mut self, path: &str, depth: usize) -> String {
         let space = self.pick(&["", "", " ", "\n\t"]);
         let value = match self.rng.u32(..if depth > 4 { 4 } else { 8 }) {
             0 => self.pick(&["true", "false", "null"]),
-            1 | 2 => self.number(&path),
-            3 => self.string(&path),
+            1 | 2 => self.number(path),
+            3 => self.string(path),
             4 | 5 => {
                 let count = self.rng.usize(..4);
                 let values: Vec<String> =
-                    (0..count).map(|at| self.value(format!("{path}[{at}]"), depth + 1)).collect();
+                    (0..count).map(|at| self.value(&format!("{path}[{at}]"), depth + 1)).collect();
                 format!("[{}]", values.join(","))
             }
             _ => {
                 let count = self.rng.usize(..4);
-                let members: Vec<String> = (0..count).map(|at| self.member(&path, at, depth)).collect();
+                let members: Vec<String> = (0..count).map(|at| self.member(path, at, depth)).collect();
                 format!("{{{}}}", members.join(","))
             }
         };
@@ -482,7 +482,7 @@ impl Random {
         let plain = format!("k{at}_");
         let odd = self.pick(&["é", "a b", r"\\", r#"\""#, r"\u0041", "{[", "]},:", r"\\u0000", ""]);
         if self.rng.bool() {
-            format!("\"{plain}\":{}", self.value(format!("{path}.{plain}"), depth + 1))
+            format!("\"{plain}\":{}", self.value(&format!("{path}.{plain}"), depth + 1))
         } else {
             let bad = format!(r#"["{odd}\ud900"]"#);
             let key = if self.plants(&format!("{path}{bad}")) {
@@ -495,7 +495,7 @@ impl Random {
             } else {
                 format!("[\"{key}\"]")
             };
-            format!("\"{key}\":{}", self.value(format!("{path}{step}"), depth + 1))
+            format!("\"{key}\":{}", self.value(&format!("{path}{step}"), depth + 1))
         }
     }
 
