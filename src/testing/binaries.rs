@@ -11,7 +11,7 @@ use super::Error;
 const OLDEST: u32 = 14;
 
 /// The programs that are run; a folder without one of them (a client-only installation) does not count.
-const NEEDED: [&str; 4] = ["initdb", "postgres", "pg_ctl", "pg_basebackup"];
+const NEEDED: [&str; 3] = ["initdb", "postgres", "pg_ctl"];
 
 /// The folder with `initdb`, `postgres` and the others.
 #[derive(Clone, Debug)]

@@ -49,7 +49,9 @@ async fn a_server_starts_and_is_gone_when_dropped() {
     let traces = Traces::of(&server);
     assert_eq!(show(&server, "server_encoding").await, "UTF8");
     assert_eq!(show(&server, "timezone").await, "UTC");
-    assert_eq!(show(&server, "lc_collate").await, "C");
+    let collation = "SELECT datcollate FROM pg_database WHERE datname = current_database()";
+    let client = connect(server.url()).await;
+    assert_eq!(client.query_one(collation, &[]).await.unwrap().get::<_, String>(0), "C");
     assert_eq!(show(&server, "fsync").await, "off");
     assert_eq!(show(&server, "max_connections").await, "200");
     assert!(traces.server_answers() && traces.folder.exists());
