@@ -1,30 +1,72 @@
 //! The tool `inorder`.
+//!
+//! `main` parses, runs one verb, and turns how it ended into an exit code. A verb is a module with its arguments and `run`,
+//! which answers `Ok` or a [`Failure`]; what it prints goes through a [`Screen`].
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod append;
 mod bench;
+mod failure;
+mod interrupt;
+mod migrate;
+mod options;
+mod screen;
 mod verify;
+mod words;
+
+use failure::{Exit, Failure};
+use interrupt::Interrupt;
+use options::Options;
+use screen::Screen;
 
 /// Every event, in order, once: a PostgreSQL table as a dependable event log with consumers.
 #[derive(Debug, Parser)]
-#[command(name = "inorder", version)]
+#[command(name = "inorder", version, after_help = failure::EXIT_CODES, max_term_width = 100, subcommand_required = true)]
 struct Cli {
+    #[command(flatten)]
+    options: Options,
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Migrate(migrate::Args),
+    Append(append::Args),
     Verify(verify::Args),
     Bench(bench::Args),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match Cli::parse().verb {
-        Verb::Verify(args) => verify::run(args).await,
-        Verb::Bench(args) => bench::run(args).await,
-    }
+fn main() -> ExitCode {
+    let Cli { options, verb } = Cli::parse();
+    options.log_to_stderr("inorder=warn");
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Failure::new(Exit::Failed, format!("starting the runtime: {error}")).tell(),
+    };
+    let exit = runtime.block_on(async {
+        // On the heap: verbs are large, and differently so.
+        match Box::pin(run(&options, verb)).await {
+            Ok(exit) => exit,
+            Err(failure) => failure.tell(),
+        }
+    });
+    // Threads that still read a terminal or a pipe are not waited for.
+    runtime.shutdown_background();
+    exit
+}
+
+async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
+    let screen = Screen::new(options.json());
+    let interrupt = Interrupt::listen()?;
+    let done = match verb {
+        Verb::Migrate(args) => interrupt.ends(migrate::run(&args, options, &screen)).await,
+        Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
+        Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
+        Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

@@ -1,0 +1,87 @@
+//! What every verb takes: which server, which schema, in what form to answer.
+
+use std::io::IsTerminal;
+
+use inorder::{Config, Inorder};
+use tracing_subscriber::EnvFilter;
+
+use crate::failure::Failure;
+
+/// What every verb takes.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Common options")]
+pub(crate) struct Options {
+    /// The server: postgres://user:password@host:port/database, or key=value pairs.
+    /// Without it, the environment variable INORDER_DATABASE_URL, then DATABASE_URL
+    #[arg(long, global = true, value_name = "URL")]
+    database_url: Option<String>,
+    /// The schema that holds the log
+    #[arg(long, global = true, value_name = "NAME", default_value = "inorder")]
+    schema: String,
+    /// Answer in JSON, one object (`tail`: one a line). Ids are integers and stay exact above 2^53, where a reader lets them
+    #[arg(long, global = true)]
+    json: bool,
+    /// Log to standard error: -v what happens, -vv details, -vvv everything. RUST_LOG says it finer
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+impl Options {
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
+    /// The server that was named for inorder. Verbs that otherwise start a throwaway one go by this: DATABASE_URL is
+    /// somebody's application.
+    pub(crate) fn given_server(&self) -> Option<String> {
+        self.database_url.clone().or_else(|| variable("INORDER_DATABASE_URL"))
+    }
+
+    /// Connects to the log, under a name that says which verb it is.
+    pub(crate) async fn connect(&self, verb: &str) -> Result<Inorder, Failure> {
+        self.connect_with(verb, |config| config).await
+    }
+
+    /// As [`connect`](Self::connect), with more to be said about the configuration.
+    pub(crate) async fn connect_with(
+        &self,
+        verb: &str,
+        adjust: impl FnOnce(Config) -> Config,
+    ) -> Result<Inorder, Failure> {
+        let url = self.given_server().or_else(|| variable("DATABASE_URL")).ok_or_else(|| {
+            Failure::usage(
+                "no server is named: give --database-url postgres://user@host/database, or set INORDER_DATABASE_URL or \
+                 DATABASE_URL; `inorder demo` needs none",
+            )
+        })?;
+        let config = Config {
+            schema: self.schema.clone(),
+            application_name: format!("inorder {verb}"),
+            ..Config::new(url)
+        };
+        Ok(Inorder::with_config(adjust(config)).await?)
+    }
+
+    /// Sends log lines to standard error: warnings, unless more is asked for.
+    pub(crate) fn log_to_stderr(&self, default: &str) {
+        let filter = match variable("RUST_LOG").filter(|_| self.verbose == 0) {
+            Some(filter) => EnvFilter::new(filter),
+            None => EnvFilter::new(match self.verbose {
+                0 => default,
+                1 => "inorder=info",
+                2 => "inorder=debug",
+                _ => "trace",
+            }),
+        };
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(std::io::stderr().is_terminal() && console::colors_enabled_stderr())
+            .init();
+    }
+}
+
+/// An environment variable, unless it is empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
