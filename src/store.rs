@@ -104,7 +104,8 @@ impl Inorder {
         let connector = Connector::new(&config.url, &config.application_name, config.connect_timeout)?;
         let pool = connector.pool(config.pool_size, config.wait_timeout)?;
         let log = Self { inner: Arc::new(Inner { config, schema, connector, pool }) };
-        drop(log.client("connecting").await?);
+        let what = format!("connecting to {}", log.inner.connector.target());
+        drop(log.client(&what).await?);
         Ok(log)
     }
 

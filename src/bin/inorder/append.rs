@@ -145,7 +145,7 @@ impl Sum {
             count(self.already_there)
         );
         if self.bad_lines > 0 {
-            words.push_str(&format!(", {} bad", counted(self.bad_lines, "line")));
+            words.push_str(&format!(", {}", counted(self.bad_lines, "bad line")));
         }
         words
     }
@@ -198,28 +198,28 @@ impl Run {
     /// Appends a batch. One that has a bad line in it is halved until that line stands alone, so that everything before it
     /// is appended.
     async fn append(&mut self, batch: &Batch, interrupt: &Interrupt) -> Result<(), Failure> {
-        let mut parts = vec![0..batch.events.len()];
-        while let Some(part) = parts.pop() {
-            let fate = self.append_part(&batch.events[part.clone()], interrupt).await?;
+        let mut parts = vec![(0, batch.events.len())];
+        while let Some((start, end)) = parts.pop() {
+            let fate = self.append_part(&batch.events[start..end], interrupt).await?;
             let (appended, already_there) = match fate {
                 Fate::Appended(n) => (n, 0),
                 Fate::AlreadyThere(n) => (0, n),
                 Fate::Completed { appended, already_there } => (appended, already_there),
-                Fate::Bad(why) if part.len() == 1 => {
-                    self.bad(batch.lines[part.start], &why)?;
+                Fate::Bad(why) if end - start == 1 => {
+                    self.bad(batch.lines[start], &why)?;
                     continue;
                 }
                 Fate::Bad(_) => {
-                    let middle = part.start + part.len() / 2;
-                    parts.push(middle..part.end);
-                    parts.push(part.start..middle);
+                    let middle = usize::midpoint(start, end);
+                    parts.push((middle, end));
+                    parts.push((start, middle));
                     continue;
                 }
             };
             self.sum.events += appended + already_there;
             self.sum.appended += appended;
             self.sum.already_there += already_there;
-            self.sum.last_line = batch.lines[part.end - 1];
+            self.sum.last_line = batch.lines[end - 1];
         }
         Ok(())
     }

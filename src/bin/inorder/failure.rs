@@ -11,10 +11,10 @@ pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    failed, or found something wrong
-  2    wrong usage, or nobody there to say yes: see --yes
+  2    wrong usage, or nobody there to say yes (see --yes)
   3    no connection, or no answer in time: the same command may work later
-  4    refused: there is no such consumer or event, it stands otherwise than the command needs it, or somebody holds it
-  130  interrupted by Ctrl-C (143 by SIGTERM); what was done until then is done";
+  4    refused: no such consumer or event, or it stands otherwise than needed
+  130  interrupted by Ctrl-C (143: by SIGTERM); what was done so far is done";
 
 /// How the tool ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,17 +33,12 @@ impl Interrupt {
         Ok(Self(receiver))
     }
 
-    /// Were we?
-    pub(crate) fn happened(&self) -> bool {
-        self.0.borrow().is_some()
-    }
-
     /// Waits for it.
     pub(crate) async fn wait(&self) {
         let mut receiver = self.0.clone();
         if receiver.wait_for(Option::is_some).await.is_err() {
             // Nobody listens any more.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -14,6 +14,8 @@ mod interrupt;
 mod migrate;
 mod options;
 mod screen;
+mod status;
+mod table;
 mod verify;
 mod words;
 
@@ -36,6 +38,7 @@ struct Cli {
 enum Verb {
     Migrate(migrate::Args),
     Append(append::Args),
+    Status(status::Args),
     Verify(verify::Args),
     Bench(bench::Args),
 }
@@ -65,6 +68,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
     let done = match verb {
         Verb::Migrate(args) => interrupt.ends(migrate::run(&args, options, &screen)).await,
         Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
+        Verb::Status(args) => interrupt.ends(status::run(&args, options, &screen)).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,
     };

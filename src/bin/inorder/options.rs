@@ -42,6 +42,13 @@ impl Options {
         self.connect_with(verb, |config| config).await
     }
 
+    /// Connects to a log that is there and fits this tool.
+    pub(crate) async fn connect_to_log(&self, verb: &str) -> Result<Inorder, Failure> {
+        let log = self.connect(verb).await?;
+        log.check_schema().await?;
+        Ok(log)
+    }
+
     /// As [`connect`](Self::connect), with more to be said about the configuration.
     pub(crate) async fn connect_with(
         &self,

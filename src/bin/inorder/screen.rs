@@ -25,6 +25,12 @@ impl Screen {
         Self { json, width, colours: terminal && console::colors_enabled() }
     }
 
+    /// For tests: plain text of a known width.
+    #[cfg(test)]
+    pub(crate) fn fixed(width: Option<usize>) -> Self {
+        Self { json: false, width, colours: false }
+    }
+
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }

@@ -11,7 +11,7 @@ pub(crate) fn count(n: impl TryInto<i128>) -> String {
         text.push('-');
     }
     for (i, digit) in digits.char_indices() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -38,6 +38,11 @@ pub(crate) fn duration(d: Duration) -> String {
     }
 }
 
+/// The text without line breaks and whatever else would move a terminal's cursor or change its colours.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +55,11 @@ mod tests {
         assert_eq!(count(i64::MIN), "-9,223,372,036,854,775,808");
         assert_eq!(counted(1, "event"), "1 event");
         assert_eq!(counted(1_000_000, "event"), "1,000,000 events");
+    }
+
+    #[test]
+    fn plain_text_is_one_line_and_moves_no_cursor() {
+        assert_eq!(plain("a\r\nb\u{1b}[31mc\u{9b}"), "a  b [31mc ");
     }
 
     #[test]

@@ -118,7 +118,7 @@ mod tests {
                 .starts_with("unknown field `stream`, expected")
         );
         assert!(with(r#""event_type":"t","payload":1,"stream_id":"s""#).contains("no stream_type"));
-        assert!(with(r#""event_type":"t","payload":{"a":}"#).ends_with("at column 81"));
+        assert!(with(r#""event_type":"t","payload":{"a":}"#).contains("expected value at column 8"));
         assert!(refusal(r#"{"event_type":"t","payload":1}"#).contains("no event_id"));
         assert!(refusal(r#"{"event_id":"x","event_type":"t","payload":1}"#).contains("UUID"));
     }

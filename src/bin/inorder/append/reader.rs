@@ -53,7 +53,7 @@ pub(super) fn read(from: Box<dyn Read + Send>, eager: bool, ids: Option<Ids>) ->
             read: 0,
         };
         // An error: nobody wants to know more.
-        let _ = reading.to_the_end();
+        let _ = reading.read_all();
     });
     receive
 }
@@ -71,7 +71,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn to_the_end(&mut self) -> Result<(), Unwanted> {
+    fn read_all(&mut self) -> Result<(), Unwanted> {
         let mut text = Vec::new();
         let mut began = 0;
         for number in 1.. {

@@ -1,0 +1,236 @@
+//! `inorder status`: how the consumers and the log stand.
+
+use std::time::Duration;
+
+use console::Style;
+use inorder::{Blocker, ConsumerStatus, LogProgress, Progress};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::screen::Screen;
+use crate::table::{Side, Table, wrapped};
+use crate::words::{count, counted, duration, plain};
+
+/// Show how the consumers and the log stand
+///
+/// POSITION is the id of the last event dealt with, LAG the number of ids from there to the head of the log, BEHIND the age of
+/// the oldest event not dealt with. Below the table stands how far the log may be delivered (the safe head), and who, by not
+/// committing, keeps it from the head.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+States:
+  idle      runs when there is something to deliver
+  waiting   the event at which it stands failed; the next attempt is not due
+  dead      it failed too often, or was rejected: `inorder restart` tries again,
+            `inorder skip` passes over the event
+  disabled  an operator stopped it: `inorder enable`
+  expired   not seen for days: `inorder enable`
+
+Examples:
+  inorder status
+  inorder status revenue-per-day
+  inorder status --check          exit code 1 if a consumer needs an operator
+  inorder status --json | jq '.consumers[] | {name, status, lag}'")]
+pub(crate) struct Args {
+    /// Only this consumer
+    #[arg(value_name = "CONSUMER")]
+    consumer: Option<String>,
+    /// Fail if a consumer is dead or expired, or misses events that were pruned
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Result<(), Failure> {
+    let admin = options.connect_to_log("status").await?.admin();
+    let consumers = match &args.consumer {
+        Some(consumer) => admin.progress(consumer).await?,
+        None => admin.list().await?,
+    };
+    let log = admin.log_progress().await?;
+    let blockers = admin.blockers().await?;
+    let status = Status { consumers, log, blockers };
+    if screen.is_json() {
+        screen.json(&status)?;
+    } else {
+        for line in status.lines(screen, OffsetDateTime::now_utc()) {
+            screen.line(line)?;
+        }
+    }
+    let unwell: Vec<String> = status.consumers.iter().filter(|c| needs_operator(c)).map(name).collect();
+    match args.check && !unwell.is_empty() {
+        true => Err(Failure::failed(format!("an operator is needed for {}", unwell.join(", ")))),
+        false => Ok(()),
+    }
+}
+
+/// Everything that is shown.
+#[derive(Debug, Serialize)]
+pub(crate) struct Status {
+    pub(crate) consumers: Vec<Progress>,
+    pub(crate) log: LogProgress,
+    pub(crate) blockers: Vec<Blocker>,
+}
+
+impl Status {
+    /// For people; `now` is what times to come are counted from.
+    pub(crate) fn lines(&self, screen: &Screen, now: OffsetDateTime) -> Vec<String> {
+        let mut lines = match self.consumers.is_empty() {
+            true => vec![
+                "no consumer is registered; a dispatcher registers its consumers when it starts".to_owned(),
+            ],
+            false => self.table(now).lines(screen),
+        };
+        let width = screen.width().unwrap_or(usize::MAX);
+        let dim = Style::new().dim();
+        let mut footer = |text: &str| {
+            lines.extend(wrapped(text, "", width).iter().map(|line| screen.styled(&dim, line)));
+        };
+        footer(&log_in_words(&self.log, &self.blockers));
+        let letters: i64 = self.consumers.iter().map(|c| c.open_dead_letters).sum();
+        if let Ok(letters @ 1..) = u64::try_from(letters) {
+            footer(&format!("{}: inorder dead-letters list", counted(letters, "open dead letter")));
+        }
+        lines
+    }
+
+    fn table(&self, now: OffsetDateTime) -> Table {
+        let mut table = Table::new(
+            [
+                ("CONSUMER", Side::Left),
+                ("STATE", Side::Left),
+                ("POSITION", Side::Right),
+                ("LAG", Side::Right),
+                ("BEHIND", Side::Right),
+                ("ATTEMPTS", Side::Right),
+            ],
+            "LAST ERROR",
+        );
+        for c in &self.consumers {
+            let attempts = match c.attempts {
+                0 => "0".to_owned(),
+                n => format!("{n}/{}", c.max_attempts),
+            };
+            let behind = match c.lag_seconds {
+                s if s > 0.0 => duration(Duration::from_secs_f64(s)),
+                _ => "–".to_owned(),
+            };
+            let plain = Style::new();
+            table.row(
+                [
+                    (name(c), plain.clone()),
+                    (c.status.to_string(), style_of(c.status)),
+                    (count(c.position), plain.clone()),
+                    (count(c.lag), plain.clone()),
+                    (behind, plain.clone()),
+                    (attempts, plain),
+                ],
+                &remark(c, now),
+            );
+        }
+        table
+    }
+}
+
+/// As it is shown and as the other verbs take it: `name@instance/partition`.
+pub(crate) fn name(c: &Progress) -> String {
+    let mut name = c.name.clone();
+    if !c.instance.is_empty() {
+        name.push_str(&format!("@{}", c.instance));
+    }
+    if c.partitions > 1 {
+        name.push_str(&format!("/{}", c.partition));
+    }
+    name
+}
+
+/// The colour of a state.
+pub(crate) fn style_of(status: ConsumerStatus) -> Style {
+    match status {
+        ConsumerStatus::Idle => Style::new().green(),
+        ConsumerStatus::Waiting => Style::new().yellow(),
+        ConsumerStatus::Dead => Style::new().red().bold(),
+        _ => Style::new().dim(),
+    }
+}
+
+fn needs_operator(c: &Progress) -> bool {
+    matches!(c.status, ConsumerStatus::Dead | ConsumerStatus::Expired) || c.missing_from.is_some()
+}
+
+/// What is wrong with it, and what happens next.
+fn remark(c: &Progress, now: OffsetDateTime) -> String {
+    let mut parts = Vec::new();
+    if let (Some(from), Some(to)) = (c.missing_from, c.missing_to) {
+        parts.push(format!(
+            "events {} to {} were pruned unread: inorder accept-pruned {}",
+            count(from),
+            count(to),
+            name(c)
+        ));
+    }
+    if let Some(error) = &c.last_error {
+        parts.push(match (c.failed_position, &c.failed_event_type) {
+            (Some(id), Some(kind)) => format!("event {id} ({kind}): {error}"),
+            _ => error.clone(),
+        });
+    }
+    if c.faults > 0 {
+        parts.push(counted(u64::from(c.faults.unsigned_abs()), "fault"));
+    }
+    if let Some(next) = c.next_attempt_at.filter(|_| c.status == ConsumerStatus::Waiting) {
+        let left = Duration::try_from(next - now).unwrap_or_default();
+        parts.push(format!("next try in {}", duration(left)));
+    }
+    parts.join("; ")
+}
+
+/// The line about the log: how far it may be delivered, and who holds it up.
+fn log_in_words(log: &LogProgress, blockers: &[Blocker]) -> String {
+    let mut words = format!("safe head {} · head {}", count(log.safe_head), count(log.head));
+    if log.pruned_to > 0 {
+        words.push_str(&format!(" · pruned to {}", count(log.pruned_to)));
+    }
+    let Some(hole) = log.hole else { return words };
+    words.push_str(&format!(" · hole at {}", count(hole)));
+    if let Some((first, more)) = blockers.split_first() {
+        words.push_str(&format!(" held {}", holder(first)));
+        if !more.is_empty() {
+            words.push_str(&format!(" and {} more: inorder blockers", more.len()));
+        }
+    }
+    words
+}
+
+/// `for 2.1s by pid 4711 (app "checkout", idle in transaction)`.
+pub(crate) fn holder(blocker: &Blocker) -> String {
+    let mut words = String::new();
+    if let Some(age) = blocker.age_seconds {
+        words.push_str(&format!("for {} ", duration(Duration::try_from_secs_f64(age).unwrap_or_default())));
+    }
+    match (blocker.pid, &blocker.prepared_gid) {
+        (Some(pid), _) => words.push_str(&format!("by pid {pid}")),
+        (None, Some(gid)) => words.push_str(&format!("by the prepared transaction {gid:?}")),
+        (None, None) => words.push_str("by a prepared transaction"),
+    }
+    let mut about = Vec::new();
+    if let Some(application) = blocker.application.as_deref().filter(|a| !a.is_empty()) {
+        about.push(format!("app {application:?}"));
+    }
+    match blocker.state.as_str() {
+        "hidden" => about.push("more is hidden: pg_read_all_stats shows it".to_owned()),
+        "prepared" => {}
+        state => about.push(state.to_owned()),
+    }
+    if let Some(consumer) = &blocker.consumer {
+        about.push(match blocker.event_position {
+            Some(id) => format!("a pass of {consumer} at event {id}"),
+            None => format!("a pass of {consumer}"),
+        });
+    }
+    if !about.is_empty() {
+        words.push_str(&format!(" ({})", about.join(", ")));
+    }
+    plain(&words)
+}
