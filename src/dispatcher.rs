@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, watch};
-use uuid::Uuid;
 
 use crate::consumer::{Consumer, Start, saturated};
 use crate::delivery::supply::Window;
@@ -99,7 +98,7 @@ impl Dispatcher {
     pub async fn register(&self) -> Result<Registered, Error> {
         metrics::describe();
         self.log.check_schema().await?;
-        let who = Identity { id: Uuid::new_v4(), host: host(), pid: pid() };
+        let who = Identity::of_this_process();
         let mut tracker = Tracker::begin(&self.log, &who, self.settings.mutant).await?;
         if self.consumers.iter().any(|c| c.first() != Start::Beginning || c.options.rejoin_at_head) {
             settle(&mut tracker).await?;
@@ -355,15 +354,4 @@ async fn settle(tracker: &mut Tracker) -> Result<(), Error> {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-}
-
-fn host() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map(|name| name.trim().to_owned())
-        .or_else(|_| std::env::var("HOSTNAME"))
-        .unwrap_or_else(|_| "unknown".into())
-}
-
-fn pid() -> i32 {
-    i32::try_from(std::process::id()).unwrap_or(i32::MAX)
 }

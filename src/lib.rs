@@ -98,6 +98,7 @@ pub use error::{Error, ErrorKind};
 pub use event::{Append, Event, ExpectedVersion, NewEvent, Undecodable};
 pub use migrate::Migrated;
 pub use outcome::{ConsumerReport, Failure, Outcome, Report, Verdict};
+pub use safe_head::Follower;
 #[doc(hidden)]
 #[cfg(feature = "cli")]
 pub use safe_head::Mutant;

@@ -36,6 +36,10 @@ use crate::pg::instances::Identity;
 use crate::pg::{self, deadline};
 use crate::store::Inorder;
 
+mod follower;
+
+pub use follower::Follower;
+
 /// What is known of the head of the log; pure.
 #[derive(Debug)]
 pub(crate) struct Horizon {

@@ -15,6 +15,17 @@ pub(crate) struct Identity {
     pub(crate) pid: i32,
 }
 
+impl Identity {
+    /// This process, under a new id.
+    pub(crate) fn of_this_process() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map(|name| name.trim().to_owned())
+            .or_else(|_| std::env::var("HOSTNAME"))
+            .unwrap_or_else(|_| "unknown".into());
+        Self { id: Uuid::new_v4(), host, pid: i32::try_from(std::process::id()).unwrap_or(i32::MAX) }
+    }
+}
+
 pub(crate) async fn enter(
     client: &ClientWrapper,
     schema: &Schema,

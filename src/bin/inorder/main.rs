@@ -16,6 +16,7 @@ mod options;
 mod screen;
 mod status;
 mod table;
+mod tail;
 mod verify;
 mod words;
 
@@ -38,6 +39,7 @@ struct Cli {
 enum Verb {
     Migrate(migrate::Args),
     Append(append::Args),
+    Tail(tail::Args),
     Status(status::Args),
     Verify(verify::Args),
     Bench(bench::Args),
@@ -68,6 +70,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
     let done = match verb {
         Verb::Migrate(args) => interrupt.ends(migrate::run(&args, options, &screen)).await,
         Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
+        Verb::Tail(args) => tail::run(args, options, &screen, &interrupt).await,
         Verb::Status(args) => interrupt.ends(status::run(&args, options, &screen)).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,

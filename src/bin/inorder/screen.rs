@@ -42,9 +42,13 @@ impl Screen {
 
     /// Prints a line.
     pub(crate) fn line(&self, line: impl AsRef<str>) -> io::Result<()> {
+        self.text(&format!("{}\n", line.as_ref()))
+    }
+
+    /// Prints whole lines.
+    pub(crate) fn text(&self, lines: &str) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        out.write_all(line.as_ref().as_bytes())?;
-        out.write_all(b"\n")?;
+        out.write_all(lines.as_bytes())?;
         out.flush()
     }
 
