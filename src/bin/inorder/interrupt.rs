@@ -33,6 +33,11 @@ impl Interrupt {
         Ok(Self(receiver))
     }
 
+    /// Were we?
+    pub(crate) fn happened(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
     /// Waits for it.
     pub(crate) async fn wait(&self) {
         let mut receiver = self.0.clone();
@@ -47,11 +52,21 @@ impl Interrupt {
         Failure::new(Exit::Interrupted(self.0.borrow().unwrap_or(2)), what)
     }
 
-    /// Runs something that may be dropped at any time.
+    /// Runs something that may be dropped at any time and leaves nothing then.
     pub(crate) async fn ends<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         tokio::select! {
             done = work => done,
             () = self.wait() => Err(self.failure("interrupted")),
+        }
+    }
+
+    /// Runs something that may be dropped at any time, and may have been done all the same.
+    pub(crate) async fn acts<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        tokio::select! {
+            done = work => done,
+            () = self.wait() => {
+                Err(self.failure("interrupted; if it had begun it may have been done: inorder status tells"))
+            }
         }
     }
 }

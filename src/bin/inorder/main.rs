@@ -7,12 +7,17 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod admin;
 mod append;
 mod bench;
+mod blockers;
+mod dead_letters;
 mod failure;
 mod interrupt;
 mod migrate;
 mod options;
+mod prune;
+mod question;
 mod screen;
 mod status;
 mod table;
@@ -41,6 +46,17 @@ enum Verb {
     Append(append::Args),
     Tail(tail::Args),
     Status(status::Args),
+    Blockers(blockers::Args),
+    Restart(admin::Restart),
+    Skip(admin::Skip),
+    Disable(admin::Disable),
+    Enable(admin::Enable),
+    Reset(admin::Reset),
+    Unregister(admin::Unregister),
+    Repartition(admin::Repartition),
+    AcceptPruned(admin::AcceptPruned),
+    Prune(prune::Args),
+    DeadLetters(dead_letters::Args),
     Verify(verify::Args),
     Bench(bench::Args),
 }
@@ -72,6 +88,17 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
         Verb::Tail(args) => tail::run(args, options, &screen, &interrupt).await,
         Verb::Status(args) => interrupt.ends(status::run(&args, options, &screen)).await,
+        Verb::Blockers(args) => interrupt.ends(blockers::run(&args, options, &screen)).await,
+        Verb::Restart(args) => interrupt.acts(args.run(options, &screen)).await,
+        Verb::Skip(args) => interrupt.acts(args.run(options, &screen)).await,
+        Verb::Disable(args) => interrupt.acts(args.run(options, &screen)).await,
+        Verb::Enable(args) => interrupt.acts(args.run(options, &screen)).await,
+        Verb::Reset(args) => interrupt.acts(args.run(options, &screen)).await,
+        Verb::Unregister(args) => interrupt.acts(args.run(options, &screen)).await,
+        Verb::Repartition(args) => interrupt.acts(args.run(options, &screen)).await,
+        Verb::AcceptPruned(args) => interrupt.acts(args.run(options, &screen)).await,
+        Verb::Prune(args) => prune::run(&args, options, &screen, &interrupt).await,
+        Verb::DeadLetters(args) => interrupt.acts(dead_letters::run(&args, options, &screen)).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,
     };

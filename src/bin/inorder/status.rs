@@ -88,6 +88,9 @@ impl Status {
             lines.extend(wrapped(text, "", width).iter().map(|line| screen.styled(&dim, line)));
         };
         footer(&log_in_words(&self.log, &self.blockers));
+        for dead in self.consumers.iter().filter(|c| c.status == ConsumerStatus::Dead) {
+            footer(&advice(dead));
+        }
         let letters: i64 = self.consumers.iter().map(|c| c.open_dead_letters).sum();
         if let Ok(letters @ 1..) = u64::try_from(letters) {
             footer(&format!("{}: inorder dead-letters list", counted(letters, "open dead letter")));
@@ -155,6 +158,15 @@ pub(crate) fn style_of(status: ConsumerStatus) -> Style {
     }
 }
 
+/// What an operator can do about a dead one.
+fn advice(c: &Progress) -> String {
+    let name = plain(&name(c));
+    let skip = c
+        .failed_position
+        .map_or_else(String::new, |id| format!(", or inorder skip {name} --event {id} --why …"));
+    format!("{name} is dead: inorder restart {name}{skip}")
+}
+
 fn needs_operator(c: &Progress) -> bool {
     matches!(c.status, ConsumerStatus::Dead | ConsumerStatus::Expired) || c.missing_from.is_some()
 }
@@ -187,7 +199,7 @@ fn remark(c: &Progress, now: OffsetDateTime) -> String {
 }
 
 /// The line about the log: how far it may be delivered, and who holds it up.
-fn log_in_words(log: &LogProgress, blockers: &[Blocker]) -> String {
+pub(crate) fn log_in_words(log: &LogProgress, blockers: &[Blocker]) -> String {
     let mut words = format!("safe head {} · head {}", count(log.safe_head), count(log.head));
     if log.pruned_to > 0 {
         words.push_str(&format!(" · pruned to {}", count(log.pruned_to)));

@@ -8,8 +8,7 @@ use console::{Style, truncate_str};
 use inorder::{Error, Event, Follower, Inorder};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use time::macros::format_description;
-use time::{OffsetDateTime, UtcOffset};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::failure::{Failure, tell};
@@ -17,7 +16,7 @@ use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::screen::Screen;
 use crate::status::holder;
-use crate::words::{count, plain};
+use crate::words::{count, moment, plain};
 
 /// Show the last events of the log, and follow it
 ///
@@ -198,9 +197,8 @@ impl Tail<'_> {
 
 /// An event in one line.
 fn line(event: &Event, screen: &Screen) -> String {
-    let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
-    let time = event.recorded_at().to_offset(UtcOffset::UTC).format(format).unwrap_or_default();
-    let place = screen.styled(&Style::new().dim(), format!("{:>8}  {time}", event.id()));
+    let place =
+        screen.styled(&Style::new().dim(), format!("{:>8}  {}", event.id(), moment(event.recorded_at())));
     let kind = screen.styled(&Style::new().cyan(), plain(event.event_type()));
     let mut line = format!("{place}  {kind}");
     if let (Some(kind), Some(id)) = (event.stream_type(), event.stream_id()) {
@@ -213,7 +211,6 @@ fn line(event: &Event, screen: &Screen) -> String {
     }
 }
 
-/// An event as `inorder append` takes it, and what the log added.
 #[derive(Serialize)]
 struct Whole<'a> {
     id: i64,
@@ -240,7 +237,8 @@ struct Whole<'a> {
     recorded_at: OffsetDateTime,
 }
 
-fn json(event: &Event) -> Result<String, Failure> {
+/// An event as `inorder append` takes it, and what the log added, in one line.
+pub(crate) fn json(event: &Event) -> Result<String, Failure> {
     let failed = |e: serde_json::Error| Failure::failed(format!("event {} as JSON: {e}", event.id()));
     // Between the tokens of JSON, and only there, can a line end.
     let raw = |text: &str| RawValue::from_string(text.replace(['\r', '\n'], " ")).map_err(failed);

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use time::macros::format_description;
+use time::{OffsetDateTime, UtcOffset};
+
 /// `20,000`.
 pub(crate) fn count(n: impl TryInto<i128>) -> String {
     let n: i128 = n.try_into().unwrap_or_default();
@@ -36,6 +39,12 @@ pub(crate) fn duration(d: Duration) -> String {
         3_600..86_400 => format!("{hours}h{:02}m", minutes % 60),
         _ => format!("{days}d{:02}h", hours % 24),
     }
+}
+
+/// `2024-01-31 12:00:00`, in UTC.
+pub(crate) fn moment(time: OffsetDateTime) -> String {
+    let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
+    time.to_offset(UtcOffset::UTC).format(format).unwrap_or_default()
 }
 
 /// The text without line breaks and whatever else would move a terminal's cursor or change its colours.

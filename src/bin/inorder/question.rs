@@ -1,0 +1,46 @@
+//! Asking before something is done that cannot be undone.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use crate::failure::Failure;
+
+/// For verbs that ask.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Consent {
+    /// Do not ask. Needed where there is no terminal to ask on
+    #[arg(short, long)]
+    yes: bool,
+}
+
+impl Consent {
+    /// Asks, unless the answer was given with the command. Returns when it is yes.
+    pub(crate) async fn ask(&self, question: &str) -> Result<(), Failure> {
+        if self.yes {
+            return Ok(());
+        }
+        if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+            return Err(Failure::usage(format!(
+                "{question} There is no terminal to ask on: say --yes, or do not"
+            )));
+        }
+        let question = question.to_owned();
+        // The thread is left behind if the answer is Ctrl-C.
+        let answer = tokio::task::spawn_blocking(move || {
+            let mut stderr = io::stderr().lock();
+            write!(stderr, "{question} [y/N] ")?;
+            stderr.flush()?;
+            let mut answer = String::new();
+            io::stdin().lock().read_line(&mut answer)?;
+            io::Result::Ok(answer)
+        });
+        let answer = match answer.await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(e)) => return Err(Failure::failed(format!("asking on the terminal: {e}"))),
+            Err(e) => return Err(Failure::failed(format!("asking on the terminal: {e}"))),
+        };
+        match answer.trim().to_lowercase().as_str() {
+            "y" | "yes" => Ok(()),
+            _ => Err(Failure::failed("not done, as you did not say yes")),
+        }
+    }
+}
