@@ -8,6 +8,7 @@ mod suite {
     mod admin;
     mod append;
     mod delivery;
+    mod follow;
     mod migrate;
     mod read;
     mod support;
