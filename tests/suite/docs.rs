@@ -1,0 +1,101 @@
+//! What is written down is kept true: names in the pages exist, and statements say who they are.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Every file below a folder with this ending.
+fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == ending) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty(), "no .{ending} below {folder}");
+    found
+}
+
+/// The words in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Every guarantee names a test that pins it, and that test is there.
+#[test]
+fn each_invariant_names_tests_that_exist() {
+    let page = read("docs/invariants.md");
+    let sources: String = files("tests", "rs").iter().chain(&files("src", "rs")).map(|p| fs::read_to_string(p).unwrap()).collect();
+    let mut pinned = 0;
+    for line in page.lines().filter(|line| line.starts_with("- pinned by:")) {
+        let mut names = quoted(line).peekable();
+        assert!(names.peek().is_some(), "names no test: {line}");
+        for name in names {
+            assert!(sources.contains(&format!("fn {name}(")), "docs/invariants.md names the test {name}, which is not there");
+            pinned += 1;
+        }
+    }
+    let invariants = page.lines().filter(|line| line.starts_with("## I-")).count();
+    let with_tests = page.lines().filter(|line| line.starts_with("- pinned by:")).count();
+    assert!(invariants >= 8 && with_tests >= invariants && pinned >= 20, "{invariants} {with_tests} {pinned}");
+}
+
+/// The table of metrics and the code have the same names.
+#[test]
+fn the_page_of_metrics_has_every_metric_and_no_other() {
+    let code: BTreeSet<String> = read("src/metrics.rs")
+        .split('"')
+        .filter(|word| word.starts_with("inorder_") && word.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        .map(str::to_owned)
+        .collect();
+    let page = read("docs/metrics.md");
+    let listed: BTreeSet<String> = page
+        .lines()
+        .filter(|line| line.starts_with("| `inorder_"))
+        .map(|line| quoted(line).next().unwrap().to_owned())
+        .collect();
+    assert_eq!(code, listed);
+}
+
+/// The first line of a statement is its name, which `pg_stat_statements` and the server's log show.
+#[test]
+fn each_statement_begins_with_its_name() {
+    for path in files("sql/query", "sql") {
+        let name = path.strip_prefix(root().join("sql/query")).unwrap().with_extension("");
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().next(), Some(format!("-- inorder {}", name.display()).as_str()), "{}", path.display());
+        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("-- ")), "{} says nothing of its purpose", path.display());
+    }
+}
+
+/// Links between pages lead somewhere.
+#[test]
+fn links_between_the_pages_lead_somewhere() {
+    for page in files("docs", "md").into_iter().chain([root().join("README.md")]) {
+        let text = fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = target.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            let path = page.parent().unwrap().join(target);
+            assert!(path.exists(), "{} links to {target}, which is not there", page.display());
+        }
+    }
+}
