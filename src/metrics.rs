@@ -19,6 +19,8 @@ const FAULTS: &str = "inorder_consumer_faults";
 const HEAD: &str = "inorder_log_head";
 const SAFE_HEAD: &str = "inorder_log_safe_head";
 const HOLE_SECONDS: &str = "inorder_log_hole_age_seconds";
+const BLOCKERS: &str = "inorder_log_blockers";
+const BLOCKER_SECONDS: &str = "inorder_log_blocker_age_seconds";
 const LISTENER: &str = "inorder_listener_connected";
 const PASSES: &str = "inorder_passes_total";
 const PASS_SECONDS: &str = "inorder_pass_duration_seconds";
@@ -54,6 +56,12 @@ pub(crate) fn describe() {
             HOLE_SECONDS,
             Unit::Seconds,
             "For how long the safe head has been waiting at a hole, 0 when at none"
+        );
+        describe_gauge!(BLOCKERS, Unit::Count, "Transactions that hold an old hole open");
+        describe_gauge!(
+            BLOCKER_SECONDS,
+            Unit::Seconds,
+            "Age of the oldest transaction that holds an old hole open"
         );
         describe_gauge!(LISTENER, Unit::Count, "1 while the listener is connected");
         describe_counter!(PASSES, Unit::Count, "Passes, by how they ended");
@@ -109,6 +117,12 @@ pub(crate) fn sample(consumers: &[Standing], head: i64) {
 pub(crate) fn safe_head(head: i64, hole: Option<Duration>) {
     gauge!(SAFE_HEAD).set(float(head));
     gauge!(HOLE_SECONDS).set(hole.unwrap_or_default().as_secs_f64());
+}
+
+/// Who holds an old hole open, and the age of the oldest in seconds.
+pub(crate) fn blockers(transactions: usize, oldest: f64) {
+    gauge!(BLOCKERS).set(f64::from(u32::try_from(transactions).unwrap_or(u32::MAX)));
+    gauge!(BLOCKER_SECONDS).set(oldest);
 }
 
 pub(crate) fn listener(connected: bool) {

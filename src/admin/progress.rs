@@ -221,6 +221,31 @@ pub struct Blocker {
     pub event_type: Option<String>,
 }
 
+impl fmt::Display for Blocker {
+    /// As in `pid 4711 (app "checkout", idle in transaction) for 2.1 s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.pid, &self.prepared_gid) {
+            (_, Some(gid)) => write!(f, "prepared transaction {gid:?}")?,
+            (Some(pid), None) => {
+                write!(
+                    f,
+                    "pid {pid} (app {:?}, {})",
+                    self.application.as_deref().unwrap_or_default(),
+                    self.state
+                )?;
+            }
+            (None, None) => write!(f, "a transaction that is {}", self.state)?,
+        }
+        if let Some(consumer) = &self.consumer {
+            write!(f, ", a pass of consumer {consumer:?}")?;
+        }
+        match self.age_seconds {
+            Some(age) => write!(f, " for {age:.1} s"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Blocker {
     pub(super) fn from_row(row: &Row) -> Self {
         Self {

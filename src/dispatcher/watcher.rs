@@ -50,6 +50,8 @@ const FAST: f64 = 500.0;
 const HEARTBEAT_POLLS: u32 = 10;
 /// A hole that is older is told to the operator.
 const OLD_HOLE: Duration = Duration::from_secs(5);
+/// How often it is asked who holds it open.
+const BLOCKERS_EVERY: Duration = Duration::from_secs(5);
 
 /// The watcher of a process.
 pub(crate) struct Watcher {
@@ -99,6 +101,7 @@ struct Watch {
     next_poll: Instant,
     polls: u32,
     told_hole: bool,
+    blockers_at: Instant,
 }
 
 /// Events a second, over the last moments.
@@ -182,7 +185,7 @@ impl Watcher {
                 continue;
             }
             if let Some(age) = step.hole {
-                watch.tell_hole(age);
+                self.tell_hole(&mut watch, age).await;
                 let pause = match watch.flow.is_fast() {
                     true => FAST_PAUSE,
                     false => (age / 4).clamp(FIRST_PAUSE, Duration::from_millis(50)),
@@ -190,7 +193,9 @@ impl Watcher {
                 self.wait(pause, watch.next_poll).await;
                 continue;
             }
-            watch.told_hole = false;
+            if std::mem::take(&mut watch.told_hole) {
+                metrics::blockers(0, 0.0);
+            }
             let pause = self.settle_down(&mut watch).await?;
             self.wait(pause, watch.next_poll).await;
         }
@@ -224,6 +229,7 @@ impl Watcher {
             next_poll: now,
             polls: 0,
             told_hole: false,
+            blockers_at: now,
         })
     }
 
@@ -305,6 +311,32 @@ impl Watcher {
         Ok(())
     }
 
+    /// Names who holds a hole open for long, once, and measures them.
+    async fn tell_hole(&self, watch: &mut Watch, age: Duration) {
+        if age < OLD_HOLE || watch.told_hole && watch.blockers_at.elapsed() < BLOCKERS_EVERY {
+            return;
+        }
+        watch.blockers_at = Instant::now();
+        let blockers = match self.cx.log.admin().blockers().await {
+            Ok(blockers) => blockers,
+            Err(error) => {
+                tracing::debug!(error = error.report(), "asking who holds a hole open");
+                return;
+            }
+        };
+        metrics::blockers(blockers.len(), blockers.iter().filter_map(|b| b.age_seconds).fold(0.0, f64::max));
+        if !std::mem::replace(&mut watch.told_hole, true) {
+            let blockers = blockers.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            let safe_head = watch.tracker.head();
+            tracing::warn!(
+                safe_head,
+                ?age,
+                blockers,
+                "a transaction took an id and has not ended: nothing behind it can be delivered"
+            );
+        }
+    }
+
     async fn mark(&self, watch: &mut Watch, asleep: bool) -> Result<(), Error> {
         let marking =
             pg::instances::mark(watch.tracker.session(), self.cx.log.schema(), self.cx.process, asleep);
@@ -318,18 +350,5 @@ impl Watcher {
         watch.renewed_at = Instant::now();
         watch.marked_at = Some(watch.renewed_at);
         Ok(())
-    }
-}
-
-impl Watch {
-    fn tell_hole(&mut self, age: Duration) {
-        if age >= OLD_HOLE && !self.told_hole {
-            self.told_hole = true;
-            tracing::warn!(
-                safe_head = self.tracker.head(),
-                ?age,
-                "a transaction that took an id has not ended: nothing behind it can be delivered; blockers() says who"
-            );
-        }
     }
 }

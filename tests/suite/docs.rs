@@ -41,19 +41,29 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn each_invariant_names_tests_that_exist() {
     let page = read("docs/invariants.md");
-    let sources: String = files("tests", "rs").iter().chain(&files("src", "rs")).map(|p| fs::read_to_string(p).unwrap()).collect();
+    let sources: String = files("tests", "rs")
+        .iter()
+        .chain(&files("src", "rs"))
+        .map(|p| fs::read_to_string(p).unwrap())
+        .collect();
     let mut pinned = 0;
     for line in page.lines().filter(|line| line.starts_with("- pinned by:")) {
         let mut names = quoted(line).peekable();
         assert!(names.peek().is_some(), "names no test: {line}");
         for name in names {
-            assert!(sources.contains(&format!("fn {name}(")), "docs/invariants.md names the test {name}, which is not there");
+            assert!(
+                sources.contains(&format!("fn {name}(")),
+                "docs/invariants.md names the test {name}, which is not there"
+            );
             pinned += 1;
         }
     }
     let invariants = page.lines().filter(|line| line.starts_with("## I-")).count();
     let with_tests = page.lines().filter(|line| line.starts_with("- pinned by:")).count();
-    assert!(invariants >= 8 && with_tests >= invariants && pinned >= 20, "{invariants} {with_tests} {pinned}");
+    assert!(
+        invariants >= 8 && with_tests >= invariants && pinned >= 20,
+        "{invariants} {with_tests} {pinned}"
+    );
 }
 
 /// The table of metrics and the code have the same names.
@@ -61,7 +71,9 @@ fn each_invariant_names_tests_that_exist() {
 fn the_page_of_metrics_has_every_metric_and_no_other() {
     let code: BTreeSet<String> = read("src/metrics.rs")
         .split('"')
-        .filter(|word| word.starts_with("inorder_") && word.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+        .filter(|word| {
+            word.starts_with("inorder_") && word.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        })
         .map(str::to_owned)
         .collect();
     let page = read("docs/metrics.md");
@@ -79,8 +91,17 @@ fn each_statement_begins_with_its_name() {
     for path in files("sql/query", "sql") {
         let name = path.strip_prefix(root().join("sql/query")).unwrap().with_extension("");
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(text.lines().next(), Some(format!("-- inorder {}", name.display()).as_str()), "{}", path.display());
-        assert!(text.lines().nth(1).is_some_and(|line| line.starts_with("-- ")), "{} says nothing of its purpose", path.display());
+        assert_eq!(
+            text.lines().next(),
+            Some(format!("-- inorder {}", name.display()).as_str()),
+            "{}",
+            path.display()
+        );
+        assert!(
+            text.lines().nth(1).is_some_and(|line| line.starts_with("-- ")),
+            "{} says nothing of its purpose",
+            path.display()
+        );
     }
 }
 
