@@ -374,7 +374,7 @@ pub(crate) fn tell(screen: &Screen, changes: &[Change]) -> Result<(), Failure> {
 }
 
 /// `revenue-per-day: dead at 16,999 → idle at 17,000`.
-fn in_words(change: &Change) -> String {
+pub(crate) fn in_words(change: &Change) -> String {
     let mut name = change.consumer.clone();
     if !change.instance.is_empty() {
         name.push_str(&format!("@{}", change.instance));

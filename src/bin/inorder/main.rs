@@ -12,6 +12,7 @@ mod append;
 mod bench;
 mod blockers;
 mod dead_letters;
+mod demo;
 mod failure;
 mod interrupt;
 mod migrate;
@@ -42,6 +43,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Demo(demo::Args),
     Migrate(migrate::Args),
     Append(append::Args),
     Tail(tail::Args),
@@ -61,9 +63,19 @@ enum Verb {
     Bench(bench::Args),
 }
 
+impl Verb {
+    /// What is logged when nobody says: the demonstration lets a consumer fail on purpose, and shows it in its own way.
+    fn log_level(&self) -> &'static str {
+        match self {
+            Self::Demo(_) => "off",
+            _ => "inorder=warn",
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let Cli { options, verb } = Cli::parse();
-    options.log_to_stderr("inorder=warn");
+    options.log_to_stderr(verb.log_level());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return Failure::new(Exit::Failed, format!("starting the runtime: {error}")).tell(),
@@ -84,6 +96,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
     let screen = Screen::new(options.json());
     let interrupt = Interrupt::listen()?;
     let done = match verb {
+        Verb::Demo(args) => demo::run(&args, options, &screen, &interrupt).await,
         Verb::Migrate(args) => interrupt.ends(migrate::run(&args, options, &screen)).await,
         Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
         Verb::Tail(args) => tail::run(args, options, &screen, &interrupt).await,
