@@ -1,5 +1,6 @@
 -- Who is writing, and so may hold a hole open: the safe head does not pass a hole below which one of these may still commit.
 -- A pass of ours is a writer when its handler appends; then the consumer is named, and the event with which the pass began.
+-- jit off: functions look large to the planner, and compiling would take seconds.
 CREATE OR REPLACE FUNCTION inorder.blockers()
 RETURNS TABLE (
     pid int, prepared_gid text, username text, application text, state text, since timestamptz, age_seconds double precision,
@@ -7,6 +8,7 @@ RETURNS TABLE (
 )
 LANGUAGE sql
 VOLATILE
+SET jit = off
 AS $body$
     SELECT w.pid, p.gid, coalesce(a.usename, p.owner)::text, a.application_name,
            CASE

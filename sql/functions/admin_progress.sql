@@ -1,4 +1,5 @@
 -- How far each state row is, how it stands and who holds it: of one consumer, or of all, those farthest behind first.
+-- jit off: functions look large to the planner, and compiling would take a hundred times as long as reading.
 -- `lag` counts ids up to the head; `lag_seconds` is the age of the oldest event that is not dealt with.
 -- `missing_from`, `missing_to`: events that it had not read were pruned, and it does not run until accept_pruned().
 CREATE OR REPLACE FUNCTION inorder.progress(consumer text DEFAULT NULL)
@@ -12,6 +13,7 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql
 VOLATILE
+SET jit = off
 AS $body$
 #variable_conflict use_column
 BEGIN
