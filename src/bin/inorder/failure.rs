@@ -14,6 +14,7 @@ Exit codes:
   2    wrong usage, or nobody there to say yes (see --yes)
   3    no connection, or no answer in time: the same command may work later
   4    refused: no such consumer or event, or it stands otherwise than needed
+  5    verify: the proof could not be run to its end
   130  interrupted by Ctrl-C (143: by SIGTERM); what was done so far is done";
 
 /// How the tool ends.
@@ -29,6 +30,8 @@ pub(crate) enum Exit {
     Unreachable,
     /// What the command asks for does not fit how things stand.
     Refused,
+    /// A proof that says nothing, as it did not come to its end.
+    Unproved,
     /// By a signal.
     Interrupted(u8),
 }
@@ -41,6 +44,7 @@ impl Exit {
             Self::Usage => 2,
             Self::Unreachable => 3,
             Self::Refused => 4,
+            Self::Unproved => 5,
             Self::Interrupted(signal) => 128 + signal,
         }
     }
@@ -78,6 +82,11 @@ impl Failure {
     pub(crate) fn and(mut self, more: impl Display) -> Self {
         self.message = format!("{}; {more}", self.message);
         self
+    }
+
+    /// How the tool would end.
+    pub(crate) fn exit(&self) -> Exit {
+        self.exit
     }
 
     /// The message, in one line.

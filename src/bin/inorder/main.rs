@@ -60,6 +60,8 @@ enum Verb {
     Prune(prune::Args),
     DeadLetters(dead_letters::Args),
     Verify(verify::Args),
+    #[command(hide = true)]
+    VerifyWorker(verify::worker::Args),
     Bench(bench::Args),
 }
 
@@ -113,6 +115,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Prune(args) => prune::run(&args, options, &screen, &interrupt).await,
         Verb::DeadLetters(args) => interrupt.acts(dead_letters::run(&args, options, &screen)).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
+        Verb::VerifyWorker(args) => verify::worker::run(args, options, &interrupt).await,
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,
     };
     done.map(|()| ExitCode::SUCCESS)

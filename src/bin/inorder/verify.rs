@@ -1,19 +1,246 @@
 //! `inorder verify`: proves the guarantees on a server.
+//!
+//! Writers append in every way there is; processes consume, and are killed and frozen meanwhile; a server of our own
+//! crashes besides. At the end what was committed is compared with what was delivered and with the effects in the
+//! database.
 
-use crate::failure::Failure;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+mod audit;
+mod chaos;
+mod crew;
+mod lanes;
+mod report;
+mod signals;
+mod site;
+mod statements;
+mod trouble;
+mod witness;
+pub(crate) mod worker;
+mod writers;
+
+use crate::failure::{Exit, Failure, tell};
 use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::screen::Screen;
+use audit::{Patrol, audit, drained};
+use chaos::Tally;
+use crew::Crew;
+use lanes::HANDLER_LIMIT;
+use report::{Report, Spread, Takeovers};
+use site::Site;
+use trouble::{CouldNot, Result as Proof};
+use witness::{Blow, Witness};
+use writers::Desk;
 
-/// Prove the guarantees on a server, in a schema of its own.
+/// Prove the guarantees on a server, in a schema of its own
+///
+/// Writers append in every way there is; processes consume, and are killed and frozen meanwhile. At the end what was
+/// committed is compared with what was delivered and with the effects in the database. Without a server a throwaway one is
+/// started, which is also crashed and restarted.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = "\
+Exit codes:
+  0  every guarantee held
+  1  a guarantee is broken: the report says at which events
+  5  the proof could not be run to its end")]
+pub(crate) struct Args {
+    /// How long writers write; what comes afterwards takes a little longer
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Writers, each with a connection of its own
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    writers: u32,
+    /// Processes that consume
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    processes: u32,
+    /// Draw the same transactions and blows again; without it, a seed is drawn and told
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Leave the schema behind
+    #[arg(long)]
+    keep: bool,
+    /// Break one thing, to see whether the proof finds it
+    #[arg(long, hide = true)]
+    mutant: Option<MutantName>,
+}
+
+/// How the library is broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MutantName {
+    HighestId,
+    HoleTimeout,
+    ReadBeforeDrain,
+    Xmin,
+    PositionOutside,
+}
+
+impl MutantName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::HighestId => "highest-id",
+            Self::HoleTimeout => "hole-timeout",
+            Self::ReadBeforeDrain => "read-before-drain",
+            Self::Xmin => "xmin",
+            Self::PositionOutside => "position-outside",
+        }
+    }
+}
+
+impl From<MutantName> for inorder::Mutant {
+    fn from(name: MutantName) -> Self {
+        match name {
+            MutantName::HighestId => Self::HighestId,
+            MutantName::HoleTimeout => Self::HoleTimeout,
+            MutantName::ReadBeforeDrain => Self::ReadBeforeDrain,
+            MutantName::Xmin => Self::Xmin,
+            MutantName::PositionOutside => Self::PositionOutside,
+        }
+    }
+}
 
 pub(crate) async fn run(
-    _args: Args,
-    _options: &Options,
-    _screen: &Screen,
-    _interrupt: &Interrupt,
+    args: Args,
+    options: &Options,
+    screen: &Screen,
+    interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    Err(Failure::failed("verify is not there yet"))
+    let server = options.given_server();
+    if server.is_none() {
+        tell("no server is named: starting a throwaway one, with fsync on");
+    }
+    let site = Site::open(server).await?;
+    tell(format_args!("proving it in schema {}", site.schema()));
+    let proved = tokio::select! {
+        proved = prove(&args, &site) => proved.map_err(Failure::from),
+        () = interrupt.wait() => Err(interrupt.failure("interrupted")),
+    };
+    let closed = site.close(args.keep).await;
+    let report = proved?;
+    match screen.is_json() {
+        true => screen.json(&report)?,
+        false => screen.line(report.to_string())?,
+    }
+    closed?;
+    if !report.findings.is_clean() {
+        return Err(Failure::failed("a guarantee is broken"));
+    }
+    Ok(())
+}
+
+impl From<CouldNot> for Failure {
+    fn from(could_not: CouldNot) -> Self {
+        Self::new(Exit::Unproved, could_not.to_string())
+    }
+}
+
+/// The whole proof. Dropped in the middle, it takes its processes with it.
+async fn prove(args: &Args, site: &Site) -> Proof<Report> {
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let witness = Arc::new(Witness::default());
+    let processes = usize::try_from(args.processes)?;
+    let lanes = lanes::write_down(&site.session().await?, site, processes).await?;
+    witness.expect_lanes(&lanes);
+    let crew = Crew::start(site, processes, args.mutant, &witness).await?;
+    let began = Instant::now();
+    let tally = Tally::default();
+    storm(args, site, &crew, &witness, &tally, &mut rng).await?;
+    let seconds = began.elapsed().as_secs_f64();
+    crew.all_up().await?;
+    drained(site).await?;
+    let kills = tally.kills.load(Ordering::Relaxed);
+    crew.stop().await?;
+    let (findings, log) = audit(site, &witness).await?;
+    let (counts, journal) = (witness.counts(), witness.journal());
+    Ok(Report {
+        seed,
+        seconds,
+        writers: args.writers,
+        processes: args.processes,
+        committed: log.committed,
+        rolled_back: u64::try_from(journal.rolled_back.len())?,
+        transactions: journal.acknowledged_transactions,
+        holes: log.holes,
+        kills,
+        kills_in_handler: crew.kills_inside(),
+        freezes: counts.freezes,
+        freezes_in_handler: counts.freezes_in_handler,
+        listener_terminations: tally.listener_terminations.load(Ordering::Relaxed),
+        longest_stall_ms: counts.longest_stall_ms,
+        handler_limit_ms: u64::try_from(HANDLER_LIMIT.as_millis())?,
+        takeover_ms: Takeovers {
+            killed: Spread::of(witness.takeovers(Blow::Killed)),
+            frozen: Spread::of(witness.takeovers(Blow::Frozen)),
+        },
+        crashes: None,
+        findings,
+    })
+}
+
+/// Writers write while processes are struck, for as long as was asked for or until a guarantee is seen broken.
+async fn storm(
+    args: &Args,
+    site: &Site,
+    crew: &Crew,
+    witness: &Arc<Witness>,
+    tally: &Tally,
+    rng: &mut fastrand::Rng,
+) -> Proof<()> {
+    let (over, is_over) = watch::channel(false);
+    let (quiet, is_quiet) = watch::channel(false);
+    let desk = Desk::open(site, args.writers, witness, is_quiet, is_over.clone()).await?;
+    let mut writers = JoinSet::new();
+    for number in 0..args.writers {
+        writers.spawn(Arc::clone(&desk).write(number, rng.fork()));
+    }
+    let writing = async {
+        while let Some(written) = writers.join_next().await {
+            written??;
+        }
+        Ok::<_, CouldNot>(())
+    };
+    let ending = async {
+        let ended = watch_over(args, site, crew, witness).await;
+        quiet.send_replace(false);
+        over.send_replace(true);
+        ended
+    };
+    tokio::try_join!(
+        writing,
+        ending,
+        chaos::kill(crew, tally, rng.fork(), is_over.clone()),
+        chaos::freeze(crew, rng.fork(), is_over.clone()),
+        chaos::deafen(site, tally, rng.fork(), is_over.clone()),
+        chaos::hush(&quiet, rng.fork(), is_over),
+    )?;
+    Ok(())
+}
+
+/// Waits for the end of the storm.
+async fn watch_over(args: &Args, site: &Site, crew: &Crew, witness: &Witness) -> Proof<()> {
+    let until = Instant::now() + Duration::from_secs(args.seconds);
+    let mut patrol = Patrol::begin(site).await?;
+    while Instant::now() < until {
+        let pause = Duration::from_secs(1).min(until.saturating_duration_since(Instant::now()));
+        tokio::time::sleep(pause).await;
+        crew.check()?;
+        if patrol.finds().await? {
+            tell("a guarantee is broken; no need to go on");
+            break;
+        }
+        let counts = witness.counts();
+        eprintln!(
+            "{} events, backlog {}, {} freezes",
+            counts.acknowledged,
+            witness.backlog(),
+            counts.freezes
+        );
+    }
+    Ok(())
 }

@@ -1,0 +1,93 @@
+//! What is done to the processes while writers write.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::crew::Crew;
+use super::site::Site;
+use super::statements::LISTENERS;
+use super::trouble::Result;
+
+/// How many blows fell.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) kills: AtomicUsize,
+    pub(crate) listener_terminations: AtomicUsize,
+}
+
+/// Kills a process now and then; half of the times inside a handler.
+pub(crate) async fn kill(
+    crew: &Crew,
+    tally: &Tally,
+    mut rng: fastrand::Rng,
+    mut over: watch::Receiver<bool>,
+) -> Result<()> {
+    while pause(&mut over, rng.u64(900..2_100)).await {
+        let Some(victim) = crew.victim(&mut rng) else { continue };
+        if rng.bool() {
+            crew.aim(victim).await;
+        }
+        if crew.kill(victim) {
+            tally.kills.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Freezes a process now and then, mostly inside a handler, for longer than the handler's limit and a second, so that
+/// another one takes over, and lets it go on then.
+pub(crate) async fn freeze(
+    crew: &Crew,
+    mut rng: fastrand::Rng,
+    mut over: watch::Receiver<bool>,
+) -> Result<()> {
+    while pause(&mut over, rng.u64(500..2_000)).await {
+        let Some(victim) = crew.victim(&mut rng) else { continue };
+        if rng.u32(..5) > 0 {
+            crew.aim(victim).await;
+        }
+        let long = rng.u64(2_200..3_200);
+        crew.freeze(victim, async {
+            pause(&mut over, long).await;
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Ends the session of a listener now and then.
+pub(crate) async fn deafen(
+    site: &Site,
+    tally: &Tally,
+    mut rng: fastrand::Rng,
+    mut over: watch::Receiver<bool>,
+) -> Result<()> {
+    let client = site.session().await?;
+    while pause(&mut over, rng.u64(1_000..3_000)).await {
+        let ended = client.query(LISTENERS, &[&site.schema()]).await?;
+        tally.listener_terminations.fetch_add(ended.len(), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Now and then everybody stops writing, long enough for the processes to fall asleep.
+pub(crate) async fn hush(
+    quiet: &watch::Sender<bool>,
+    mut rng: fastrand::Rng,
+    mut over: watch::Receiver<bool>,
+) -> Result<()> {
+    while pause(&mut over, rng.u64(5_000..9_000)).await {
+        quiet.send_replace(true);
+        pause(&mut over, rng.u64(1_200..2_500)).await;
+        quiet.send_replace(false);
+    }
+    Ok(())
+}
+
+/// False when it is over.
+async fn pause(over: &mut watch::Receiver<bool>, ms: u64) -> bool {
+    let ended = over.wait_for(|over| *over);
+    tokio::time::timeout(Duration::from_millis(ms), ended).await.is_err()
+}
