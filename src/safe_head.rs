@@ -226,12 +226,16 @@ impl Tracker {
     pub(crate) async fn step(&mut self, pace: Pace) -> Result<Step, Error> {
         let from = self.horizon.head();
         let mut events = Vec::new();
+        let mut stale = None;
         loop {
             let rows = if events.is_empty() && self.horizon.hole.is_some() { PEEK_ROWS } else { LOOK_ROWS };
-            let look = self.look(rows).await?;
+            let mut look = match stale.take() {
+                None => self.look(rows).await?,
+                Some(look) => look,
+            };
             let ids: Vec<i64> = look.events.iter().map(Event::id).collect();
             let safe = self.saw(&ids, look.more);
-            events.extend(look.events.into_iter().take(safe));
+            events.extend(look.events.drain(..safe));
             let now = Instant::now();
             let due = match pace {
                 Pace::Eager => self.horizon.hole.is_some(),
@@ -241,6 +245,9 @@ impl Tracker {
                 let more =
                     look.more && self.horizon.hole.is_none() || self.horizon.head < self.horizon.settled;
                 return Ok(Step { from, events, more, hole: self.horizon.hole_age(now) });
+            }
+            if self.mutant == Some(Mutant::ReadBeforeDrain) {
+                stale = Some(look);
             }
         }
     }
@@ -271,11 +278,7 @@ impl Tracker {
     /// Reads the locks, and says whether everybody in front of the hole is gone.
     async fn drained(&mut self, top: i64) -> Result<bool, Error> {
         let holders = self.writers().await?;
-        let drained = self.horizon.held_by(top, holders, Instant::now());
-        if drained && self.mutant == Some(Mutant::ReadBeforeDrain) {
-            self.horizon = Horizon::new(top);
-        }
-        Ok(drained)
+        Ok(self.horizon.held_by(top, holders, Instant::now()))
     }
 
     fn saw(&mut self, ids: &[i64], more: bool) -> usize {

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 
 mod audit;
 mod chaos;
+mod crash;
 mod crew;
 mod lanes;
 mod report;
@@ -30,13 +31,15 @@ use crate::options::Options;
 use crate::screen::Screen;
 use audit::{Patrol, audit, drained};
 use chaos::Tally;
+use crash::Wrecker;
 use crew::Crew;
 use lanes::HANDLER_LIMIT;
-use report::{Report, Spread, Takeovers};
+use report::{Crashes, Report, Spread, Takeovers};
+use signals::Signals;
 use site::Site;
 use trouble::{CouldNot, Result as Proof};
 use witness::{Blow, Witness};
-use writers::Desk;
+use writers::{Desk, Manner};
 
 /// Prove the guarantees on a server, in a schema of its own
 ///
@@ -62,6 +65,9 @@ pub(crate) struct Args {
     /// Draw the same transactions and blows again; without it, a seed is drawn and told
     #[arg(long)]
     seed: Option<u64>,
+    /// Do not crash and restart the server, also where it is a throwaway one
+    #[arg(long)]
+    no_crashes: bool,
     /// Leave the schema behind
     #[arg(long)]
     keep: bool,
@@ -147,17 +153,38 @@ async fn prove(args: &Args, site: &Site) -> Proof<Report> {
     let processes = usize::try_from(args.processes)?;
     let lanes = lanes::write_down(&site.session().await?, site, processes).await?;
     witness.expect_lanes(&lanes);
-    let crew = Crew::start(site, processes, args.mutant, &witness).await?;
+    let signals = Arc::new(Signals::start()?);
+    let crew = Crew::start(site, processes, args.mutant, &witness, &signals).await?;
     let began = Instant::now();
     let tally = Tally::default();
-    storm(args, site, &crew, &witness, &tally, &mut rng).await?;
+    let broken = storm(args, site, &crew, &witness, &tally, &mut rng).await?;
     let seconds = began.elapsed().as_secs_f64();
     crew.all_up().await?;
     drained(site).await?;
-    let kills = tally.kills.load(Ordering::Relaxed);
+    let counts = witness.counts();
+    let wrecked = match site.throwaway() {
+        Some(server) if !args.no_crashes && !broken => {
+            let mut wrecker = Wrecker {
+                site,
+                server,
+                witness: &witness,
+                signals: &signals,
+                writers: args.writers,
+                rng: rng.fork(),
+            };
+            let mut crashes = wrecker.crash().await?;
+            drained(site).await?;
+            wrecker.restart(&mut crashes).await?;
+            drained(site).await?;
+            Some(crashes)
+        }
+        _ => None,
+    };
     crew.stop().await?;
     let (findings, log) = audit(site, &witness).await?;
-    let (counts, journal) = (witness.counts(), witness.journal());
+    let journal = witness.journal();
+    let ids_used_again = witness.counts().ids_used_again;
+    let crashes = wrecked.map(|done| Crashes { tail_lost: log.tail_lost, ids_used_again, ..done });
     Ok(Report {
         seed,
         seconds,
@@ -167,7 +194,7 @@ async fn prove(args: &Args, site: &Site) -> Proof<Report> {
         rolled_back: u64::try_from(journal.rolled_back.len())?,
         transactions: journal.acknowledged_transactions,
         holes: log.holes,
-        kills,
+        kills: tally.kills.load(Ordering::Relaxed),
         kills_in_handler: crew.kills_inside(),
         freezes: counts.freezes,
         freezes_in_handler: counts.freezes_in_handler,
@@ -178,12 +205,13 @@ async fn prove(args: &Args, site: &Site) -> Proof<Report> {
             killed: Spread::of(witness.takeovers(Blow::Killed)),
             frozen: Spread::of(witness.takeovers(Blow::Frozen)),
         },
-        crashes: None,
+        crashes,
         findings,
     })
 }
 
-/// Writers write while processes are struck, for as long as was asked for or until a guarantee is seen broken.
+/// Writers write while processes are struck, for as long as was asked for or until a guarantee is seen broken, which it
+/// answers.
 async fn storm(
     args: &Args,
     site: &Site,
@@ -191,10 +219,10 @@ async fn storm(
     witness: &Arc<Witness>,
     tally: &Tally,
     rng: &mut fastrand::Rng,
-) -> Proof<()> {
+) -> Proof<bool> {
     let (over, is_over) = watch::channel(false);
     let (quiet, is_quiet) = watch::channel(false);
-    let desk = Desk::open(site, args.writers, witness, is_quiet, is_over.clone()).await?;
+    let desk = Desk::open(site, args.writers, witness, Manner::Kept, is_quiet, is_over.clone()).await?;
     let mut writers = JoinSet::new();
     for number in 0..args.writers {
         writers.spawn(Arc::clone(&desk).write(number, rng.fork()));
@@ -211,7 +239,7 @@ async fn storm(
         over.send_replace(true);
         ended
     };
-    tokio::try_join!(
+    let ((), broken, ..) = tokio::try_join!(
         writing,
         ending,
         chaos::kill(crew, tally, rng.fork(), is_over.clone()),
@@ -219,11 +247,11 @@ async fn storm(
         chaos::deafen(site, tally, rng.fork(), is_over.clone()),
         chaos::hush(&quiet, rng.fork(), is_over),
     )?;
-    Ok(())
+    Ok(broken)
 }
 
-/// Waits for the end of the storm.
-async fn watch_over(args: &Args, site: &Site, crew: &Crew, witness: &Witness) -> Proof<()> {
+/// Waits for the end of the storm: its time is up, or a guarantee is broken.
+async fn watch_over(args: &Args, site: &Site, crew: &Crew, witness: &Witness) -> Proof<bool> {
     let until = Instant::now() + Duration::from_secs(args.seconds);
     let mut patrol = Patrol::begin(site).await?;
     while Instant::now() < until {
@@ -232,7 +260,7 @@ async fn watch_over(args: &Args, site: &Site, crew: &Crew, witness: &Witness) ->
         crew.check()?;
         if patrol.finds().await? {
             tell("a guarantee is broken; no need to go on");
-            break;
+            return Ok(true);
         }
         let counts = witness.counts();
         eprintln!(
@@ -242,5 +270,5 @@ async fn watch_over(args: &Args, site: &Site, crew: &Crew, witness: &Witness) ->
             counts.freezes
         );
     }
-    Ok(())
+    Ok(false)
 }

@@ -25,10 +25,8 @@ pub(crate) async fn kill(
     mut over: watch::Receiver<bool>,
 ) -> Result<()> {
     while pause(&mut over, rng.u64(900..2_100)).await {
-        let Some(victim) = crew.victim(&mut rng) else { continue };
-        if rng.bool() {
-            crew.aim(victim).await;
-        }
+        let inside = rng.bool();
+        let Some(victim) = crew.victim(&mut rng, inside).await else { continue };
         if crew.kill(victim) {
             tally.kills.fetch_add(1, Ordering::Relaxed);
         }
@@ -44,10 +42,8 @@ pub(crate) async fn freeze(
     mut over: watch::Receiver<bool>,
 ) -> Result<()> {
     while pause(&mut over, rng.u64(500..2_000)).await {
-        let Some(victim) = crew.victim(&mut rng) else { continue };
-        if rng.u32(..5) > 0 {
-            crew.aim(victim).await;
-        }
+        let inside = rng.u32(..5) > 0;
+        let Some(victim) = crew.victim(&mut rng, inside).await else { continue };
         let long = rng.u64(2_200..3_200);
         crew.freeze(victim, async {
             pause(&mut over, long).await;

@@ -24,9 +24,11 @@ const AIM: Duration = Duration::from_secs(2);
 /// All processes.
 pub(crate) struct Crew {
     slots: Vec<Arc<Slot>>,
-    signals: Signals,
+    signals: Arc<Signals>,
     witness: Arc<Witness>,
     watchers: Mutex<JoinSet<()>>,
+    /// Where a handler that lingers was entered last.
+    lingering: Arc<watch::Sender<usize>>,
     stopping: watch::Sender<bool>,
     trouble: Arc<Mutex<Option<String>>>,
 }
@@ -36,8 +38,6 @@ struct Slot {
     state: watch::Sender<State>,
     /// Kills the process of the moment.
     kill: Notify,
-    /// A handler that lingers was entered.
-    lingering: Notify,
     kills_inside: Mutex<usize>,
 }
 
@@ -63,6 +63,7 @@ impl Crew {
         processes: usize,
         mutant: Option<MutantName>,
         witness: &Arc<Witness>,
+        signals: &Arc<Signals>,
     ) -> Result<Self> {
         let crew = Self {
             slots: (0..processes)
@@ -70,14 +71,14 @@ impl Crew {
                     Arc::new(Slot {
                         state: watch::Sender::new(State::Starting),
                         kill: Notify::new(),
-                        lingering: Notify::new(),
                         kills_inside: Mutex::new(0),
                     })
                 })
                 .collect(),
-            signals: Signals::start()?,
+            signals: Arc::clone(signals),
             witness: Arc::clone(witness),
             watchers: Mutex::default(),
+            lingering: Arc::new(watch::Sender::new(0)),
             stopping: watch::Sender::new(false),
             trouble: Arc::default(),
         };
@@ -88,6 +89,7 @@ impl Crew {
                 slot: Arc::clone(slot),
                 recipe: Arc::clone(&recipe),
                 witness: Arc::clone(witness),
+                lingering: Arc::clone(&crew.lingering),
                 stopping: crew.stopping.subscribe(),
                 trouble: Arc::clone(&crew.trouble),
             };
@@ -123,26 +125,33 @@ impl Crew {
         }
     }
 
-    /// A process that may be struck: it is up, and where there are several another one is, too, to take over.
-    pub(crate) fn victim(&self, rng: &mut fastrand::Rng) -> Option<usize> {
-        let up: Vec<usize> = self
-            .slots
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| matches!(*slot.state.borrow(), State::Up { .. }))
-            .map(|(number, _)| number)
-            .collect();
-        if up.len() < self.slots.len().min(2) {
-            return None;
+    /// A process that may be struck: it is up, and where there are several another one is, too, to take over. With
+    /// `inside` one that has just entered a handler that lingers, if there is one within a while.
+    pub(crate) async fn victim(&self, rng: &mut fastrand::Rng, inside: bool) -> Option<usize> {
+        if inside {
+            let mut entered = self.lingering.subscribe();
+            let aiming = async {
+                loop {
+                    if entered.changed().await.is_err() {
+                        return None;
+                    }
+                    let victim = *entered.borrow();
+                    if self.may_strike().contains(&victim) {
+                        return Some(victim);
+                    }
+                }
+            };
+            if let Ok(victim) = tokio::time::timeout(AIM, aiming).await {
+                return victim;
+            }
         }
-        rng.choice(up)
+        rng.choice(self.may_strike())
     }
 
-    /// Waits, not for ever, until the process enters a handler that lingers.
-    pub(crate) async fn aim(&self, victim: usize) {
-        let entered = self.slots[victim].lingering.notified();
-        // Where none is entered the blow falls anywhere.
-        let _ = tokio::time::timeout(AIM, entered).await;
+    fn may_strike(&self) -> Vec<usize> {
+        let up = |slot: &Slot| matches!(*slot.state.borrow(), State::Up { .. });
+        let all: Vec<usize> = (0..self.slots.len()).filter(|number| up(&self.slots[*number])).collect();
+        if all.len() < self.slots.len().min(2) { Vec::new() } else { all }
     }
 
     /// SIGKILL. False when it was not up any more.
@@ -220,6 +229,7 @@ struct Keeper {
     slot: Arc<Slot>,
     recipe: Arc<Recipe>,
     witness: Arc<Witness>,
+    lingering: Arc<watch::Sender<usize>>,
     stopping: watch::Receiver<bool>,
     trouble: Arc<Mutex<Option<String>>>,
 }
@@ -287,7 +297,9 @@ impl Keeper {
             Said::Ready => {
                 self.slot.state.send_replace(State::Up { incarnation: worker.incarnation, pid });
             }
-            Said::Entered { lane } if is_lingering(&lane) => self.slot.lingering.notify_waiters(),
+            Said::Entered { lane } if is_lingering(&lane) => {
+                self.lingering.send_replace(self.number);
+            }
             Said::Entered { .. } | Said::Left => {}
             Said::Nonsense => return Err(CouldNot::new(format!("it said {line:?}, which means nothing"))),
         }

@@ -22,6 +22,7 @@ pub(crate) const EVENTS: &str = text!("events");
 pub(crate) const LISTENERS: &str = text!("listeners");
 pub(crate) const PREPARED: &str = text!("prepared");
 pub(crate) const EVICT: &str = text!("evict");
+pub(crate) const WAL_WRITER: &str = text!("wal_writer");
 
 /// Puts the schema in. Its name was made by us and needs no quotes.
 pub(crate) fn render(text: &str, schema: &str) -> String {

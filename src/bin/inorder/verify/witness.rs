@@ -45,7 +45,8 @@ struct Seen {
     freezes: Vec<Freeze>,
     journal: Journal,
     takeovers: Vec<(Blow, f64)>,
-    /// The highest id that a process was handed, and by which name: ids can be used again after a crash.
+    deliveries: u64,
+    /// Which event an id was delivered as: ids can be used again after a crash.
     names: HashMap<i64, Uuid>,
     ids_used_again: u64,
 }
@@ -212,6 +213,11 @@ impl Witness {
         self.seen().delivered.get(lane).is_some_and(|events| events.contains(&event))
     }
 
+    /// How many times an event was handed to a consumer for the first time.
+    pub(crate) fn deliveries(&self) -> u64 {
+        self.seen().deliveries
+    }
+
     /// How many ids the slowest consumer of everything is behind what was acknowledged.
     pub(crate) fn backlog(&self) -> i64 {
         let seen = self.seen();
@@ -236,7 +242,7 @@ impl Witness {
             acknowledged: seen.journal.acknowledged.len() + seen.journal.promised.len(),
             freezes: seen.freezes.len(),
             freezes_in_handler: seen.freezes.iter().filter(|f| f.inside).count(),
-            longest_stall_ms: seen.lanes.values().map(|l| l.longest_stall_ms).fold(0.0, f64::max),
+            longest_stall_ms: seen.lanes.values().map(|lane| lane.longest_stall_ms).fold(0.0, f64::max),
             ids_used_again: seen.ids_used_again,
         }
     }
@@ -259,7 +265,7 @@ impl Seen {
     ) {
         let delivered = self.delivered.entry(name.to_owned()).or_default();
         for (id, event_id) in events {
-            delivered.insert(event_id);
+            self.deliveries += u64::from(delivered.insert(event_id));
             if *self.names.entry(id).or_insert(event_id) != event_id {
                 self.names.insert(id, event_id);
                 self.ids_used_again += 1;
@@ -268,7 +274,8 @@ impl Seen {
         self.calls.insert((worker, call), Call { lane: name.to_owned(), entered_us: at });
         let now = Instant::now();
         let lane = self.lanes.entry(name.to_owned()).or_default();
-        if let Some(since) = lane.waiting_since {
+        // A row of one instance stands still while its process does.
+        if let Some(since) = lane.waiting_since.filter(|_| !name.contains('@')) {
             lane.longest_stall_ms = lane.longest_stall_ms.max((now - since).as_secs_f64() * 1e3);
         }
         lane.reached = lane.reached.max(last);

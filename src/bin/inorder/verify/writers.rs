@@ -2,7 +2,6 @@
 
 use std::io::Cursor;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{Object, Transaction};
@@ -28,12 +27,21 @@ pub(crate) struct Desk {
     quiet: watch::Receiver<bool>,
     over: watch::Receiver<bool>,
     allows_prepared: bool,
-    /// A commit that is acknowledged survives a crash.
-    durable: AtomicBool,
-    /// The server is crashed on purpose: a lost connection is no trouble.
-    crashes: AtomicBool,
+    manner: Manner,
     schema: String,
     sql: Sql,
+}
+
+/// What a commit means, and what may happen to a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// An acknowledged commit stays, and a lost connection is trouble.
+    Kept,
+    /// An acknowledged commit stays; the server is restarted meanwhile.
+    Cut,
+    /// An acknowledged commit may be lost in a crash, and there are crashes. Nothing is prepared: that would bring
+    /// everything to the disk.
+    Promised,
 }
 
 struct Sql {
@@ -75,6 +83,7 @@ impl Desk {
         site: &Site,
         writers: u32,
         witness: &Arc<Witness>,
+        manner: Manner,
         quiet: watch::Receiver<bool>,
         over: watch::Receiver<bool>,
     ) -> Result<Arc<Self>> {
@@ -91,18 +100,11 @@ impl Desk {
             witness: Arc::clone(witness),
             quiet,
             over,
-            allows_prepared: site.allows_prepared(),
-            durable: AtomicBool::new(true),
-            crashes: AtomicBool::new(false),
+            allows_prepared: site.allows_prepared() && manner != Manner::Promised,
+            manner,
             schema: site.schema().to_owned(),
             sql,
         }))
-    }
-
-    /// From now on the server crashes, and what it acknowledged may be lost with it.
-    pub(crate) fn expect_crashes(&self, durable: bool) {
-        self.durable.store(durable, Ordering::Relaxed);
-        self.crashes.store(true, Ordering::Relaxed);
     }
 
     /// One writer, until it is over.
@@ -387,20 +389,20 @@ impl Writer {
     }
 
     fn committed(&self, events: &[Uuid], highest: i64) {
-        self.desk.witness.committed(events, highest, self.desk.durable.load(Ordering::Relaxed));
+        self.desk.witness.committed(events, highest, self.desk.manner != Manner::Promised);
     }
 
     /// A lost connection is to be expected while the server is crashed on purpose.
     fn is_excused(&self, lost: bool) -> bool {
-        lost && self.desk.crashes.load(Ordering::Relaxed)
+        lost && self.desk.manner != Manner::Kept
     }
 
     fn drafts(&mut self, count: usize) -> Vec<Draft> {
         (0..count)
             .map(|_| {
-                let event_type = match self.rng.u32(..120) {
-                    0 | 1 => SLOW,
-                    2..=13 => RARE,
+                let event_type = match self.rng.u32(..100) {
+                    0..=2 => SLOW,
+                    3..=12 => RARE,
                     _ => PLAIN,
                 };
                 let event_id = uuid::Builder::from_random_bytes(self.rng.u128(..).to_le_bytes()).into_uuid();
