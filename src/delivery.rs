@@ -147,7 +147,8 @@ impl Runner {
             return Ok(Pass::new(Outcome::Unregistered, 0));
         };
         if state.epoch != Some(head.epoch) {
-            session.leave().await?;
+            // Perhaps a connection to a server that was replaced: it must not come back from the pool.
+            drop(session);
             return Err(Error::new(
                 ErrorKind::Connection,
                 format!("consumer {}: the safe head belongs to another epoch; it is read anew", self.key),

@@ -340,18 +340,19 @@ impl DispatcherBuilder {
     }
 }
 
-/// Waits a moment for the writers in front of a hole, so that `Head` begins at the head of a busy log, too.
+/// Waits a moment for those who were writing when it began, so that `Head` begins at the head of a busy log, too.
 async fn settle(tracker: &mut Tracker) -> Result<(), Error> {
     const PATIENCE: Duration = Duration::from_secs(3);
     let began = Instant::now();
+    let mut goal = None;
     loop {
         let step = tracker.step(Pace::Eager).await?;
-        if step.more {
-            continue;
-        }
-        if step.hole.is_none() || began.elapsed() >= PATIENCE {
+        let goal = *goal.get_or_insert(step.top);
+        if tracker.head() >= goal || began.elapsed() >= PATIENCE {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        if !step.more {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

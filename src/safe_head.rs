@@ -74,8 +74,12 @@ impl Horizon {
         let before = self.head;
         let mut safe = 0;
         for &id in ids {
-            if id != self.head + 1 && id > self.settled {
-                break;
+            if id > self.settled {
+                // What is settled and not shown was rolled back, or is pruned.
+                self.head = self.head.max(self.settled);
+                if id != self.head + 1 {
+                    break;
+                }
             }
             self.head = id;
             safe += 1;
@@ -105,7 +109,10 @@ impl Horizon {
         let holders: HashSet<String> = holders.into_iter().collect();
         let (top, left) = match hole.waiting.take() {
             None => (top, holders),
-            Some((top, waiting)) => (top, waiting.intersection(&holders).cloned().collect()),
+            Some((top, waiting)) => {
+                let left = holders.into_iter().filter(|h| waiting.contains(h) || may_be_renamed(h));
+                (top, left.collect())
+            }
         };
         let drained = left.is_empty();
         if drained {
@@ -131,6 +138,12 @@ impl Horizon {
     }
 }
 
+/// Prepared transactions that outlived a restart have such names, and they were there from the beginning of the epoch.
+/// PostgreSQL 14.0 renames every transaction that is prepared: the new name may stand for one that is waited for.
+fn may_be_renamed(transaction: &str) -> bool {
+    transaction.starts_with("-1/")
+}
+
 /// How a step treats a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
@@ -149,6 +162,8 @@ pub(crate) struct Step {
     pub(crate) events: Vec<Event>,
     /// There are more: look again at once.
     pub(crate) more: bool,
+    /// The highest id that was seen.
+    pub(crate) top: i64,
     /// For how long the head has been standing before a hole.
     pub(crate) hole: Option<Duration>,
 }
@@ -176,10 +191,12 @@ pub(crate) struct Tracker {
     session: ClientWrapper,
     epoch: Uuid,
     horizon: Horizon,
+    /// Rows of the next look: fewer where events are large, as all that were asked for come over the wire.
+    rows: i64,
     mutant: Option<Mutant>,
 }
 
-/// Rows of one look; memory is bounded by bytes besides.
+/// Rows of one look at most; memory is bounded by bytes besides.
 const LOOK_ROWS: i64 = 1_000;
 /// Rows of a look while a hole is known to be open: enough to see whether it was filled.
 const PEEK_ROWS: i64 = 32;
@@ -195,14 +212,15 @@ impl Tracker {
         let session = log.connector().connect().await?;
         let epoch = Uuid::new_v4();
         let (schema, limit) = (log.schema(), log.limit());
+        // First of all: a standby takes no other statement of ours.
+        let reasons = pg::safe_head::unsafe_reasons(&session, schema);
+        refuse_unsafe(&deadline(limit, "asking whether events can be delivered safely", reasons).await?)?;
         deadline(limit, "entering this process", pg::instances::enter(&session, schema, who, epoch)).await?;
-        let found =
-            deadline(limit, "reading who writes", pg::safe_head::writers(&session, schema, who.id)).await?;
-        refuse_unsafe(&found.unsafe_reasons)?;
         let (head, seen) =
             deadline(limit, "finding a safe head", pg::safe_head::begin(&session, schema, who.id)).await?;
         same_epoch(epoch, seen)?;
-        Ok(Self { log: log.clone(), instance: who.id, session, epoch, horizon: Horizon::new(head), mutant })
+        let (log, instance, horizon) = (log.clone(), who.id, Horizon::new(head));
+        Ok(Self { log, instance, session, epoch, horizon, rows: LOOK_ROWS, mutant })
     }
 
     pub(crate) fn head(&self) -> i64 {
@@ -213,7 +231,7 @@ impl Tracker {
         self.epoch
     }
 
-    /// The connection, for other statements of the same epoch.
+    /// The connection, for other statements of the same epoch; [`accept`](Self::accept) judges what they answer.
     pub(crate) fn session(&self) -> &ClientWrapper {
         &self.session
     }
@@ -228,9 +246,9 @@ impl Tracker {
         let mut events = Vec::new();
         let mut stale = None;
         loop {
-            let rows = if events.is_empty() && self.horizon.hole.is_some() { PEEK_ROWS } else { LOOK_ROWS };
+            let peek = events.is_empty() && self.horizon.hole.is_some();
             let mut look = match stale.take() {
-                None => self.look(rows).await?,
+                None => self.look(if peek { self.rows.min(PEEK_ROWS) } else { self.rows }).await?,
                 Some(look) => look,
             };
             let ids: Vec<i64> = look.events.iter().map(Event::id).collect();
@@ -242,9 +260,8 @@ impl Tracker {
                 Pace::Paced => self.horizon.locks_are_due(now),
             };
             if !(due && self.drained(look.top).await?) {
-                let more =
-                    look.more && self.horizon.hole.is_none() || self.horizon.head < self.horizon.settled;
-                return Ok(Step { from, events, more, hole: self.horizon.hole_age(now) });
+                let more = look.more && self.horizon.hole.is_none();
+                return Ok(Step { from, events, more, top: look.top, hole: self.horizon.hole_age(now) });
             }
             if self.mutant == Some(Mutant::ReadBeforeDrain) {
                 stale = Some(look);
@@ -256,12 +273,20 @@ impl Tracker {
     pub(crate) async fn writers(&self) -> Result<HashSet<String>, Error> {
         let found = pg::safe_head::writers(&self.session, self.log.schema(), self.instance);
         let found = deadline(self.log.limit(), "reading who writes", found).await?;
-        same_epoch(self.epoch, found.epoch)?;
-        refuse_unsafe(&found.unsafe_reasons)?;
+        self.accept(found.epoch, &found.unsafe_reasons)?;
         Ok(found.holders.into_iter().map(|(transaction, _)| transaction).collect())
     }
 
-    async fn look(&self, rows: i64) -> Result<pg::safe_head::Look, Error> {
+    /// What another statement of the same connection answered about epoch and assumptions.
+    ///
+    /// # Errors
+    /// As for [`begin`](Self::begin); after any error the tracker is of no use.
+    pub(crate) fn accept(&self, epoch: Option<Uuid>, unsafe_reasons: &[String]) -> Result<(), Error> {
+        same_epoch(self.epoch, epoch)?;
+        refuse_unsafe(unsafe_reasons)
+    }
+
+    async fn look(&mut self, rows: i64) -> Result<pg::safe_head::Look, Error> {
         let (schema, head) = (self.log.schema(), self.horizon.head());
         #[cfg(feature = "cli")]
         if self.mutant == Some(Mutant::Xmin) {
@@ -272,6 +297,12 @@ impl Tracker {
         let look = pg::safe_head::look(&self.session, schema, self.instance, head, rows, LOOK_BYTES);
         let look = deadline(self.log.limit(), "looking for events", look).await?;
         same_epoch(self.epoch, look.epoch)?;
+        let seen = i64::try_from(look.events.len()).unwrap_or(i64::MAX);
+        if look.more && seen < rows {
+            self.rows = seen.max(1);
+        } else if look.more {
+            self.rows = (self.rows * 2).min(LOOK_ROWS);
+        }
         Ok(look)
     }
 
@@ -347,6 +378,42 @@ mod tests {
         assert!(horizon.held_by(7, names([]), now));
         assert_eq!(horizon.saw(&[4], false, now), 1);
         assert_eq!(horizon.head(), 7, "5 to 7 were rolled back");
+    }
+
+    #[test]
+    fn who_was_waited_for_at_one_hole_is_waited_for_at_the_next_below_the_same_top() {
+        let now = Instant::now();
+        let mut horizon = Horizon::new(0);
+        assert_eq!(horizon.saw(&[3, 5], false, now), 0);
+        assert!(!horizon.held_by(5, names(["3/1", "4/1"]), now));
+        assert_eq!(horizon.saw(&[1, 2, 3, 5, 6], false, now), 3);
+        assert!(!horizon.held_by(6, names(["4/1", "5/9"]), now));
+        assert_eq!(horizon.saw(&[5, 6, 8], false, now), 0);
+        assert!(horizon.held_by(8, names(["5/9"]), now), "5/9 came after 5 was seen");
+        assert_eq!(horizon.saw(&[5, 6, 8], false, now), 2);
+        assert!(!horizon.held_by(8, names(["5/9"]), now), "but it may fill 7");
+    }
+
+    #[test]
+    fn a_transaction_that_was_prepared_meanwhile_may_have_another_name() {
+        let now = Instant::now();
+        let mut horizon = Horizon::new(0);
+        assert_eq!(horizon.saw(&[2], false, now), 0);
+        assert!(!horizon.held_by(2, names(["3/1"]), now));
+        assert!(!horizon.held_by(2, names(["-1/733"]), now));
+        assert!(horizon.held_by(2, names(["3/2"]), now));
+    }
+
+    #[test]
+    fn what_is_settled_and_pruned_is_passed_up_to_the_next_hole() {
+        let now = Instant::now();
+        let mut horizon = Horizon::new(5);
+        assert_eq!(horizon.saw(&[7], false, now), 0);
+        assert!(horizon.held_by(7, names([]), now));
+        assert_eq!(horizon.saw(&[9], false, now), 0, "6 and 7 are pruned, and 8 is a hole");
+        assert_eq!(horizon.head(), 7);
+        assert!(horizon.hole_age(now).is_some());
+        assert_eq!(horizon.saw(&[8, 9], false, now), 2);
     }
 
     #[test]

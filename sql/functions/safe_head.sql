@@ -23,36 +23,46 @@ LANGUAGE sql
 VOLATILE
 AS $body$
     SELECT array_remove(ARRAY[
-        CASE WHEN s.seqcache <> 1
-            THEN format('sequence %s has CACHE %s: ids are handed out late; ALTER SEQUENCE %1$s CACHE 1', s.seqrelid::regclass, s.seqcache) END,
-        CASE WHEN s.seqincrement <> 1
-            THEN format('sequence %s has INCREMENT %s; it must be 1', s.seqrelid::regclass, s.seqincrement) END,
-        CASE WHEN s.seqcycle
-            THEN format('sequence %s may CYCLE; ALTER SEQUENCE %1$s NO CYCLE', s.seqrelid::regclass) END,
-        CASE WHEN c.relpersistence <> 'p'
-            THEN format('sequence %s is not logged', s.seqrelid::regclass) END,
-        CASE WHEN e.relkind <> 'r' OR e.relhassubclass
-            THEN format('table %s is not an ordinary table without children', e.oid::regclass) END,
+        CASE WHEN k.seqcache <> 1
+            THEN format('sequence %s has CACHE %s: ids are handed out late; ALTER SEQUENCE %1$s CACHE 1', k.name, k.seqcache) END,
+        CASE WHEN k.seqincrement <> 1
+            THEN format('sequence %s has INCREMENT %s; ALTER SEQUENCE %1$s INCREMENT 1', k.name, k.seqincrement) END,
+        CASE WHEN k.seqcycle
+            THEN format('sequence %s may CYCLE; ALTER SEQUENCE %1$s NO CYCLE', k.name) END,
+        CASE WHEN k.relpersistence <> 'p'
+            THEN format('sequence %s is not logged: a crash would begin it anew; ALTER SEQUENCE %1$s SET LOGGED', k.name) END,
+        CASE WHEN e.relpersistence <> 'p'
+            THEN format('table %s is not logged: a crash would empty it; ALTER TABLE %1$s SET LOGGED', e.oid::regclass) END,
+        CASE WHEN e.relkind <> 'r' OR EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhparent = e.oid)
+            THEN format('table %s is not an ordinary table without children: their rows have ids of their own', e.oid::regclass) END,
         CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_subscription_rel AS r WHERE r.srrelid = e.oid)
             THEN format('table %s is filled by logical replication, which commits ids in any order', e.oid::regclass) END,
         CASE WHEN pg_catalog.pg_is_in_recovery()
             THEN 'the server is a standby, which cannot tell who is writing: connect to the primary' END,
         CASE WHEN pg_catalog.current_setting('row_security') <> 'off'
             THEN 'row_security is on in this session: rows could be hidden' END,
-        CASE WHEN q.last_value < coalesce((SELECT max(id) FROM inorder.events), 0)
-            THEN format('sequence %s stands at %s, below the highest id %s: ids would be used again; restart it above',
-                s.seqrelid::regclass, q.last_value, (SELECT max(id) FROM inorder.events)) END,
-        CASE WHEN q.last_value < coalesce((SELECT max(position) FROM inorder.consumers), 0)
+        CASE WHEN k.given < l.highest
+            THEN format('sequence %s stands at %s, below %s, the highest id: ids would be used again; ALTER SEQUENCE %1$s RESTART WITH %4$s',
+                k.name, k.given, l.highest, l.highest + 1) END,
+        CASE WHEN k.given < l.position
             THEN format('consumer %L is at %s, beyond the last id %s that was ever given: the log lost its tail; reset the consumer',
-                (SELECT name FROM inorder.consumers ORDER BY position DESC LIMIT 1),
-                (SELECT max(position) FROM inorder.consumers), q.last_value) END
+                (SELECT name FROM inorder.consumers ORDER BY position DESC LIMIT 1), l.position, k.given) END
     ], NULL)
-    FROM pg_catalog.pg_sequence AS s
-    JOIN pg_catalog.pg_class AS c ON c.oid = s.seqrelid
+    FROM (
+        SELECT s.seqrelid::regclass AS name, s.seqcache, s.seqincrement, s.seqcycle, c.relpersistence,
+               -- The last id that was given.
+               q.last_value - CASE WHEN q.is_called THEN 0 ELSE 1 END AS given
+        FROM pg_catalog.pg_sequence AS s
+        JOIN pg_catalog.pg_class AS c ON c.oid = s.seqrelid
+        CROSS JOIN inorder.events_id_seq AS q
+        WHERE s.seqrelid = 'inorder.events_id_seq'::regclass
+    ) AS k
+    CROSS JOIN (
+        SELECT greatest((SELECT max(id) FROM inorder.events), (SELECT pruned_to FROM inorder.log_state)) AS highest,
+               (SELECT max(position) FROM inorder.consumers) AS position
+    ) AS l
     CROSS JOIN pg_catalog.pg_class AS e
-    CROSS JOIN inorder.events_id_seq AS q
-    WHERE s.seqrelid = 'inorder.events_id_seq'::regclass
-        AND e.oid = 'inorder.events'::regclass
+    WHERE e.oid = 'inorder.events'::regclass
 $body$;
 
 -- Where everything is known to be settled: pruned, or dealt with by a consumer, which never passes the safe head.

@@ -8,14 +8,18 @@
 //!
 //! Nothing rests on it: what is missed while it is away is found by the look that every reconnect forces, and by the poll.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
 
 use crate::backoff::Backoff;
 use crate::delivery::Phase;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::metrics;
 use crate::pg::{self, deadline};
 use crate::store::Inorder;
@@ -25,6 +29,8 @@ use crate::store::Inorder;
 pub(crate) struct Bell {
     /// Somebody appended, or an operator acted: look.
     pub(crate) rung: Notify,
+    /// An operator acted, or may have while nobody listened: look at the consumers, too.
+    pub(crate) acted: AtomicBool,
     /// The listener is to make sure that it still hears.
     pub(crate) heartbeat: Notify,
 }
@@ -50,10 +56,12 @@ pub(crate) async fn listen(
         metrics::listener(false);
         failures += 1;
         let pause = backoff.pause(failures);
-        if let Err(error) = session {
-            tracing::warn!(error = error.report(), ?pause, "the listener is away; polling goes on");
+        let Err(error) = session;
+        tracing::warn!(error = error.report(), ?pause, "the listener is away; polling goes on");
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => return,
         }
-        tokio::time::sleep(pause).await;
     }
 }
 
@@ -63,20 +71,42 @@ async fn session(
     bell: &Arc<Bell>,
     connected: &watch::Sender<bool>,
     failures: &mut u32,
-) -> Result<(), Error> {
+) -> Result<Infallible, Error> {
     let heard = Arc::clone(bell);
-    let (client, mut messages) = log.connector().listen(move |_| heard.rung.notify_one()).await?;
-    let listening = pg::session::listen(&client, log.schema());
+    let heard = move |payload: String| {
+        // Appends ring with an empty one.
+        if !payload.is_empty() {
+            heard.acted.store(true, Ordering::Relaxed);
+        }
+        heard.rung.notify_one();
+    };
+    let (client, mut messages) = log.connector().listen(heard).await?;
+    let ended = hear(log, bell, connected, failures, &client, &mut messages).await;
+    // Whoever is at the other end may not answer any more, not even to a farewell.
+    messages.abort();
+    ended
+}
+
+async fn hear(
+    log: &Inorder,
+    bell: &Bell,
+    connected: &watch::Sender<bool>,
+    failures: &mut u32,
+    client: &Client,
+    messages: &mut JoinHandle<()>,
+) -> Result<Infallible, Error> {
+    let listening = pg::session::listen(client, log.schema());
     deadline(log.limit(), "listening", listening).await?;
     *failures = 0;
     connected.send_replace(true);
     metrics::listener(true);
     tracing::debug!("listening");
-    // Whatever was appended while nobody listened.
+    // Whatever was appended, or done, while nobody listened.
+    bell.acted.store(true, Ordering::Relaxed);
     bell.rung.notify_one();
     loop {
         tokio::select! {
-            _ = &mut messages => return Ok(()),
+            _ = &mut *messages => return Err(Error::new(ErrorKind::Connection, "the listener's connection ended")),
             () = bell.heartbeat.notified() => {
                 deadline(ANSWER, "the listener's heartbeat", client.batch_execute("SELECT 1")).await?;
             }

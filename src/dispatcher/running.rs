@@ -147,6 +147,12 @@ async fn supervise(
                     phase.send_replace(Phase::Draining);
                 }
             },
+            // They end only when they are asked to.
+            Some(Err(error)) = services.join_next() => {
+                tracing::error!(%error, "a task of the dispatcher panicked; the dispatcher stops");
+                end = Stopped::Panicked(error.to_string());
+                phase.send_replace(Phase::Draining);
+            },
             () = &mut draining, if *phase.borrow() < Phase::Cancelling => {
                 tracing::warn!("handlers in flight did not finish within the stop time-out; they are dropped");
                 phase.send_replace(Phase::Cancelling);

@@ -13,12 +13,18 @@
 //! the mark is committed, so it holds the identity sequence, and the watcher keeps looking until all who held it then are
 //! gone. Light traffic rings (that is cheap), so the mark stays; it is written at most about once a second.
 //!
+//! At each tick there is one statement, and asleep there is no other: the poll, which is a look at the highest id, at every
+//! consumer and at all that the safe head rests on; instead of it, now and then, the renewal of the mark or the listener's
+//! heartbeat. So an appender that did not see the mark, or a listener that is deaf, costs a moment and no event.
+//!
 //! Failure handling: any error throws the tracker away, epoch and all, and begins another, with back-off.
 //!
 //! Not its job: delivering.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
@@ -33,6 +39,7 @@ use crate::pg::consumers::prepare_poll;
 use crate::pg::instances::Identity;
 use crate::pg::{self, deadline};
 use crate::safe_head::{Pace, Tracker};
+use crate::store::Inorder;
 
 /// The first pause between two looks while awake; each one without news is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -40,14 +47,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const FAST_PAUSE: Duration = Duration::from_millis(20);
 /// Without news for so long, it falls asleep.
 const QUIET: Duration = Duration::from_millis(100);
+/// The longest pause between two looks while something is waited for: a hole, or appenders that have not seen the mark.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How often the mark is written at most.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 /// How often a mark, which holds for 60 s, is renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(30);
+/// A mark that is renewed so late may have lapsed meanwhile: appenders that did not see it must be waited for again.
+const LAPSED_AFTER: Duration = Duration::from_secs(50);
+/// How often the listener is asked whether it still hears.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
 /// From so many events a second on, ringing would cost the appenders more than looking costs us.
 const FAST: f64 = 500.0;
-/// How often the listener is asked whether it still hears, in polls.
-const HEARTBEAT_POLLS: u32 = 10;
 /// A hole that is older is told to the operator.
 const OLD_HOLE: Duration = Duration::from_secs(5);
 /// How often it is asked who holds it open.
@@ -95,13 +106,23 @@ struct Watch {
     sleep: Sleep,
     marked_at: Option<Instant>,
     renewed_at: Instant,
+    heartbeat_at: Instant,
     heard_at: Instant,
     pause: Duration,
     flow: Flow,
-    next_poll: Instant,
-    polls: u32,
+    polled_at: Option<Instant>,
+    next_tick: Instant,
     told_hole: bool,
     blockers_at: Instant,
+}
+
+/// Why the watcher stopped waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    /// There may be news: the bell, a pass that found another epoch, or the pause is over.
+    Look,
+    /// It is time for a tick, and for nothing else.
+    Tick,
 }
 
 /// Events a second, over the last moments.
@@ -163,9 +184,21 @@ impl Watcher {
     }
 
     /// One epoch, until something fails.
-    async fn epoch(&self, failures: &mut u32) -> Result<std::convert::Infallible, Error> {
+    async fn epoch(&self, failures: &mut u32) -> Result<Infallible, Error> {
         let mut watch = self.begin().await?;
+        let mut woken = Woken::Look;
         loop {
+            let news = match self.bell.acted.swap(false, Ordering::Relaxed) {
+                true => self.poll(&mut watch).await?,
+                false => Instant::now() >= watch.next_tick && self.tick(&mut watch).await?,
+            };
+            if news {
+                woken = Woken::Look;
+            }
+            if woken == Woken::Tick {
+                woken = self.wait(None, watch.next_tick).await;
+                continue;
+            }
             let step = watch.tracker.step(Pace::Paced).await?;
             *failures = 0;
             let now = Instant::now();
@@ -178,26 +211,28 @@ impl Watcher {
                 watch.heard_at = now;
                 watch.pause = FIRST_PAUSE;
             }
-            if now >= watch.next_poll {
-                self.poll(&mut watch).await?;
-            }
             if step.more {
                 continue;
             }
-            if let Some(age) = step.hole {
-                self.tell_hole(&mut watch, age).await;
-                let pause = match watch.flow.is_fast() {
-                    true => FAST_PAUSE,
-                    false => (age / 4).clamp(FIRST_PAUSE, Duration::from_millis(50)),
-                };
-                self.wait(pause, watch.next_poll).await;
-                continue;
+            let pause = match step.hole {
+                Some(age) => {
+                    self.tell_hole(&mut watch, age);
+                    Some(match watch.flow.is_fast() {
+                        true => FAST_PAUSE,
+                        false => (age / 4).clamp(FIRST_PAUSE, LONGEST_PAUSE),
+                    })
+                }
+                None => {
+                    if std::mem::take(&mut watch.told_hole) {
+                        metrics::blockers(0, 0.0);
+                    }
+                    self.settle_down(&mut watch).await?
+                }
+            };
+            woken = self.wait(pause, watch.next_tick).await;
+            if pause.is_some() {
+                woken = Woken::Look;
             }
-            if std::mem::take(&mut watch.told_hole) {
-                metrics::blockers(0, 0.0);
-            }
-            let pause = self.settle_down(&mut watch).await?;
-            self.wait(pause, watch.next_poll).await;
         }
     }
 
@@ -207,148 +242,184 @@ impl Watcher {
         let poll =
             deadline(limit, "preparing to poll", prepare_poll(tracker.session(), self.cx.log.schema()))
                 .await?;
-        let rings = !self.poll_only
-            && deadline(limit, "asking whether appends ring", pg::session::rings(tracker.session())).await?;
-        if !rings && !self.poll_only {
-            tracing::info!(
-                "appends do not ring on this server, as it allows prepared transactions; polling. `inorder.ring = on` in its \
-                 configuration changes that"
-            );
-        }
         let now = Instant::now();
-        Ok(Watch {
+        let mut watch = Watch {
             tracker,
             poll,
-            rings,
+            rings: true,
             sleep: Sleep::Awake,
             marked_at: None,
             renewed_at: now,
+            heartbeat_at: now,
             heard_at: now,
             pause: FIRST_PAUSE,
             flow: Flow { since: now, events: 0, rate: 0.0 },
-            next_poll: now,
-            polls: 0,
+            polled_at: None,
+            next_tick: now,
             told_hole: false,
             blockers_at: now,
-        })
+        };
+        self.poll(&mut watch).await?;
+        Ok(watch)
     }
 
-    /// Decides how long to wait for the next look when there is no hole, and moves between awake and asleep.
-    async fn settle_down(&self, watch: &mut Watch) -> Result<Duration, Error> {
+    /// Decides how long to wait for the next look when there is no hole, and moves between awake and asleep. `None`: until
+    /// the bell, or until a tick finds something.
+    async fn settle_down(&self, watch: &mut Watch) -> Result<Option<Duration>, Error> {
         let now = Instant::now();
         let may_mark = watch.marked_at.is_none_or(|at| now - at >= MARK_EVERY);
-        let bell = watch.rings && *self.connected.borrow();
-        if !bell || matches!(watch.sleep, Sleep::Awake) {
-            if bell && may_mark && now - watch.heard_at >= QUIET && !watch.flow.is_fast() {
+        let fast = watch.flow.is_fast();
+        if !(watch.rings && !self.poll_only && *self.connected.borrow()) {
+            // Nobody would hear the bell.
+            watch.pause = (watch.pause * 2).min(self.poll_interval);
+            return Ok(match fast {
+                true => Some(FAST_PAUSE),
+                false => Some(watch.pause).filter(|pause| *pause < self.poll_interval),
+            });
+        }
+        match &watch.sleep {
+            Sleep::Awake if !fast && may_mark && now - watch.heard_at >= QUIET => {
                 self.mark(watch, true).await?;
                 watch.sleep = Sleep::Falling(watch.tracker.writers().await?);
                 watch.pause = FIRST_PAUSE;
-                return Ok(Duration::ZERO);
+                Ok(Some(Duration::ZERO))
             }
-            if watch.flow.is_fast() {
-                return Ok(FAST_PAUSE);
+            Sleep::Awake => {
+                watch.pause = (watch.pause * 2).min(QUIET / 4);
+                Ok(Some(if fast { FAST_PAUSE } else { watch.pause }))
             }
-            let longest = if bell { QUIET / 4 } else { self.poll_interval };
-            watch.pause = (watch.pause * 2).min(longest);
-            return Ok(watch.pause);
+            Sleep::Falling(_) | Sleep::Asleep if fast && may_mark => {
+                self.mark(watch, false).await?;
+                watch.sleep = Sleep::Awake;
+                Ok(Some(FAST_PAUSE))
+            }
+            // They were gone before the last look began.
+            Sleep::Falling(before) if before.is_empty() => {
+                watch.sleep = Sleep::Asleep;
+                Ok(None)
+            }
+            Sleep::Falling(before) => {
+                let now = watch.tracker.writers().await?;
+                watch.sleep = Sleep::Falling(before.intersection(&now).cloned().collect());
+                watch.pause = (watch.pause * 2).min(LONGEST_PAUSE);
+                Ok(Some(watch.pause))
+            }
+            Sleep::Asleep => Ok(None),
         }
-        if watch.flow.is_fast() && may_mark {
+    }
+
+    /// Until the bell, the pause or the tick, whichever is first.
+    async fn wait(&self, pause: Option<Duration>, next_tick: Instant) -> Woken {
+        let pause = pause.map(|pause| Instant::now() + pause).filter(|at| *at < next_tick);
+        tokio::select! {
+            biased;
+            () = self.bell.rung.notified() => Woken::Look,
+            () = self.suspect.notified() => Woken::Look,
+            () = tokio::time::sleep_until(pause.unwrap_or(next_tick).into()) => match pause {
+                Some(_) => Woken::Look,
+                None => Woken::Tick,
+            },
+        }
+    }
+
+    /// One statement at most. A little apart each time, so that processes do not tick together. True when it found news.
+    async fn tick(&self, watch: &mut Watch) -> Result<bool, Error> {
+        let asleep = !matches!(watch.sleep, Sleep::Awake);
+        let mut news = false;
+        let since_renewal = watch.renewed_at.elapsed();
+        if since_renewal >= LAPSED_AFTER && asleep {
             self.mark(watch, false).await?;
             watch.sleep = Sleep::Awake;
-            return Ok(FAST_PAUSE);
-        }
-        if let Sleep::Falling(before) = &watch.sleep {
-            // What they committed was looked for after they were gone only if they were gone before this look: so once more.
-            if before.is_empty() {
-                watch.sleep = Sleep::Asleep;
-                return Ok(self.poll_interval);
-            }
-            let now = watch.tracker.writers().await?;
-            watch.sleep = Sleep::Falling(before.intersection(&now).cloned().collect());
-            watch.pause = (watch.pause * 2).min(QUIET / 2);
-            return Ok(watch.pause);
-        }
-        Ok(self.poll_interval)
-    }
-
-    /// Until the bell, the pause or the poll, whichever is first.
-    async fn wait(&self, pause: Duration, next_poll: Instant) {
-        let until = (Instant::now() + pause).min(next_poll);
-        tokio::select! {
-            () = self.bell.rung.notified() => {}
-            () = self.suspect.notified() => {}
-            () = tokio::time::sleep_until(until.into()) => {}
-        }
-    }
-
-    /// At each interval one statement: a look at everything, the renewal of the mark, or the listener's heartbeat. A little
-    /// apart each time, so that processes do not poll together.
-    async fn poll(&self, watch: &mut Watch) -> Result<(), Error> {
-        watch.polls += 1;
-        let asleep = !matches!(watch.sleep, Sleep::Awake);
-        if watch.renewed_at.elapsed() >= RENEW_EVERY {
+            news = true;
+        } else if since_renewal >= RENEW_EVERY {
             self.mark(watch, asleep).await?;
-        } else if asleep && watch.polls.is_multiple_of(HEARTBEAT_POLLS) {
+        } else if asleep && watch.heartbeat_at.elapsed() >= HEARTBEAT_EVERY {
+            watch.heartbeat_at = Instant::now();
             self.bell.heartbeat.notify_one();
-        } else {
-            let polled = Instant::now();
-            let asking = pg::consumers::poll(watch.tracker.session(), &watch.poll, self.cx.process);
-            let poll = deadline(self.cx.log.limit(), "polling", asking).await?;
-            if poll.epoch != Some(watch.tracker.epoch()) {
-                return Err(Error::new(
-                    ErrorKind::Connection,
-                    "the server was restarted or replaced; its state is read anew",
-                ));
-            }
-            metrics::sample(&poll.consumers, poll.top);
-            let standings = Arc::new(poll.consumers.into_iter().map(|c| (c.key.clone(), c)).collect());
-            self.board.send_modify(|board| {
-                board.standings = standings;
-                board.polled = Some(polled);
-            });
+        } else if watch.polled_at.is_none_or(|at| at.elapsed() >= self.poll_interval) {
+            news = self.poll(watch).await?;
         }
-        watch.next_poll = Instant::now() + self.poll_interval.mul_f64(1.0 + 0.2 * fastrand::f64());
-        Ok(())
+        watch.next_tick = Instant::now() + self.tick_pause();
+        Ok(news)
     }
 
-    /// Names who holds a hole open for long, once, and measures them.
-    async fn tell_hole(&self, watch: &mut Watch, age: Duration) {
+    fn tick_pause(&self) -> Duration {
+        self.poll_interval.min(HEARTBEAT_EVERY).mul_f64(1.0 + 0.2 * fastrand::f64())
+    }
+
+    /// Looks at the highest id and at every consumer. True when there are events above the head.
+    async fn poll(&self, watch: &mut Watch) -> Result<bool, Error> {
+        let polled = Instant::now();
+        let asking = pg::consumers::poll(watch.tracker.session(), &watch.poll, self.cx.process);
+        let poll = deadline(self.cx.log.limit(), "polling", asking).await?;
+        watch.tracker.accept(poll.epoch, &poll.unsafe_reasons)?;
+        watch.hear_whether_it_rings(poll.rings, self.poll_only);
+        metrics::sample(&poll.consumers, poll.top);
+        let standings = Arc::new(poll.consumers.into_iter().map(|c| (c.key.clone(), c)).collect());
+        self.board.send_modify(|board| {
+            board.standings = standings;
+            board.polled = Some(polled);
+        });
+        watch.polled_at = Some(polled);
+        watch.next_tick = Instant::now() + self.tick_pause();
+        Ok(poll.top > watch.tracker.head())
+    }
+
+    /// Names who holds a hole open for long, once, and measures them. In the background, and on another connection: nobody
+    /// waits for that.
+    fn tell_hole(&self, watch: &mut Watch, age: Duration) {
         if age < OLD_HOLE || watch.told_hole && watch.blockers_at.elapsed() < BLOCKERS_EVERY {
             return;
         }
         watch.blockers_at = Instant::now();
-        let blockers = match self.cx.log.admin().blockers().await {
-            Ok(blockers) => blockers,
-            Err(error) => {
-                tracing::debug!(error = error.report(), "asking who holds a hole open");
-                return;
-            }
-        };
-        metrics::blockers(blockers.len(), blockers.iter().filter_map(|b| b.age_seconds).fold(0.0, f64::max));
-        if !std::mem::replace(&mut watch.told_hole, true) {
-            let blockers = blockers.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            let safe_head = watch.tracker.head();
-            tracing::warn!(
-                safe_head,
-                ?age,
-                blockers,
-                "a transaction took an id and has not ended: nothing behind it can be delivered"
-            );
-        }
+        let first = !std::mem::replace(&mut watch.told_hole, true);
+        tokio::spawn(tell_blockers(self.cx.log.clone(), watch.tracker.head(), age, first));
     }
 
     async fn mark(&self, watch: &mut Watch, asleep: bool) -> Result<(), Error> {
         let marking =
             pg::instances::mark(watch.tracker.session(), self.cx.log.schema(), self.cx.process, asleep);
         let epoch = deadline(self.cx.log.limit(), "marking this process", marking).await?;
-        if epoch != Some(watch.tracker.epoch()) {
-            return Err(Error::new(
-                ErrorKind::Connection,
-                "the server was restarted or replaced; its state is read anew",
-            ));
-        }
+        watch.tracker.accept(epoch, &[])?;
         watch.renewed_at = Instant::now();
         watch.marked_at = Some(watch.renewed_at);
         Ok(())
+    }
+}
+
+impl Watch {
+    fn hear_whether_it_rings(&mut self, rings: bool, poll_only: bool) {
+        if !rings && self.rings && !poll_only {
+            tracing::info!(
+                "appends do not ring on this server, as `inorder.ring` is off or it allows prepared transactions; polling. \
+                 `inorder.ring = on` in its configuration changes that"
+            );
+        }
+        self.rings = rings;
+    }
+}
+
+async fn tell_blockers(log: Inorder, safe_head: i64, age: Duration, first: bool) {
+    let blockers = match log.admin().blockers().await {
+        Ok(blockers) => blockers,
+        Err(error) => {
+            tracing::warn!(
+                safe_head,
+                ?age,
+                error = error.report(),
+                "a transaction took an id and has not ended: nothing behind it can be delivered; who it is could not be asked"
+            );
+            return;
+        }
+    };
+    metrics::blockers(blockers.len(), blockers.iter().filter_map(|b| b.age_seconds).fold(0.0, f64::max));
+    if first {
+        let blockers = blockers.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        tracing::warn!(
+            safe_head,
+            ?age,
+            blockers,
+            "a transaction took an id and has not ended: nothing behind it can be delivered"
+        );
     }
 }

@@ -299,15 +299,24 @@ pub(crate) struct Poll {
     pub(crate) epoch: Option<Uuid>,
     /// The highest id that is visible.
     pub(crate) top: i64,
+    /// What the safe head rests on and does not hold.
+    pub(crate) unsafe_reasons: Vec<String>,
+    /// Do appends ring?
+    pub(crate) rings: bool,
     pub(crate) consumers: Vec<Standing>,
 }
 
 pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) -> Result<Poll> {
     let rows = client.query(statement, &[/* instance */ &process]).await?;
-    let mut poll = Poll { epoch: None, top: 0, consumers: Vec::with_capacity(rows.len()) };
-    for row in &rows {
+    let consumers = Vec::with_capacity(rows.len());
+    let mut poll = Poll { epoch: None, top: 0, unsafe_reasons: Vec::new(), rings: false, consumers };
+    if let Some(row) = rows.first() {
         poll.epoch = row.get("epoch");
         poll.top = row.get("top");
+        poll.unsafe_reasons = row.get("unsafe");
+        poll.rings = row.get("rings");
+    }
+    for row in &rows {
         let Some(name) = row.get("name") else { continue };
         poll.consumers.push(Standing {
             key: Key { name, instance: row.get("instance"), partition: row.get("partition") },

@@ -83,6 +83,12 @@ async fn look_with(
     Ok(look)
 }
 
+/// What the safe head rests on and does not hold.
+pub(crate) async fn unsafe_reasons(client: &ClientWrapper, schema: &Schema) -> Result<Vec<String>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/unsafe"))).await?;
+    Ok(client.query_one(&statement, &[]).await?.get("unsafe"))
+}
+
 /// A safe head to begin with, and the epoch.
 pub(crate) async fn begin(
     client: &ClientWrapper,

@@ -37,8 +37,3 @@ pub(crate) async fn listen(client: &Client, schema: &super::Schema) -> Result<()
     let channel: &str = row.get("channel");
     client.batch_execute(&format!("LISTEN {channel}")).await
 }
-
-/// Do appends ring on this server?
-pub(crate) async fn rings(client: &Client) -> Result<bool, tokio_postgres::Error> {
-    Ok(client.query_one(sql!("session/rings"), &[]).await?.get("rings"))
-}

@@ -1,7 +1,8 @@
 -- inorder consumers/poll
--- How the log and every registered consumer stand, in one statement. One row without a consumer when there is none.
+-- How the log and every registered consumer stand, what the safe head rests on and does not hold, and whether appends ring, in
+-- one statement. One row without a consumer when there is none.
 -- $1 uuid  instance: whose epoch
-SELECT h.epoch, h.top, c.name, c.instance, c.partition, c.position, c.status, c.revision, c.attempts, c.faults,
+SELECT h.epoch, h.top, h.unsafe, h.rings, c.name, c.instance, c.partition, c.position, c.status, c.revision, c.attempts, c.faults,
        extract(epoch FROM c.next_attempt_at - clock_timestamp())::float8 AS due_in,
        CASE WHEN c.position < h.top THEN (
            SELECT greatest(0, extract(epoch FROM clock_timestamp() - e.recorded_at))::float8
@@ -16,7 +17,9 @@ SELECT h.epoch, h.top, c.name, c.instance, c.partition, c.position, c.status, c.
        ) AS retry
 FROM (
     SELECT (SELECT epoch FROM inorder.instances WHERE id = $1::uuid) AS epoch,
-           coalesce((SELECT max(id) FROM inorder.events), 0) AS top
+           coalesce((SELECT max(id) FROM inorder.events), 0) AS top,
+           inorder.unsafe() AS unsafe,
+           inorder.rings() AS rings
 ) AS h
 LEFT JOIN inorder.consumers AS c ON true
 ORDER BY c.name, c.instance, c.partition
