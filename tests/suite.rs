@@ -11,6 +11,7 @@ mod suite {
     mod follow;
     mod migrate;
     mod read;
+    mod safe_head;
     mod support;
     mod testing;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
-use crate::support::{Proxy, connect, database, empty_database, eventually};
+use crate::support::{Proxy, connect, database, empty_database, eventually, versatile_database};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -62,6 +62,36 @@ async fn nothing_comes_out_of_a_black_hole_until_it_is_healed() {
     tokio::time::timeout(LIMIT, answer).await.expect("answers after all").unwrap();
     let (client, connection) = tokio::time::timeout(LIMIT, new).await.expect("connects after all").unwrap();
     drop((client, connection));
+}
+
+#[tokio::test]
+async fn a_silenced_connection_stays_silent_and_a_new_one_goes_through() {
+    let proxy = Proxy::in_front_of(database().await.url()).await;
+    let client = connect(proxy.url()).await;
+    client.batch_execute("SELECT 1").await.unwrap();
+
+    proxy.silence();
+    let new = connect(proxy.url()).await;
+    proxy.heal();
+
+    assert!(tokio::time::timeout(A_MOMENT, client.batch_execute("SELECT 1")).await.is_err());
+    new.batch_execute("SELECT 1").await.unwrap();
+}
+
+#[tokio::test]
+async fn new_connections_lead_to_another_server_and_open_ones_stay() {
+    let (first, second) = (database().await, versatile_database().await);
+    let proxy = Proxy::in_front_of(first.url()).await;
+    let names = second.url().rsplit_once('/').unwrap().1;
+    let there = proxy.url().rsplit_once('/').unwrap().0;
+    let old = connect(proxy.url()).await;
+
+    proxy.lead_to(second.url()).await;
+
+    let new = connect(&format!("{there}/{names}")).await;
+    let name: String = new.query_one("SELECT current_database()::text", &[]).await.unwrap().get(0);
+    assert_eq!(name, names);
+    old.batch_execute("SELECT 1").await.unwrap();
 }
 
 #[tokio::test]

@@ -17,6 +17,10 @@ pub(crate) struct Database {
 }
 
 impl Database {
+    pub(crate) fn of(url: String) -> Database {
+        Database { url }
+    }
+
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -43,7 +47,7 @@ pub(crate) async fn empty_database() -> Database {
 
 /// What every clone begins with. No session stays open: nobody can clone a database that is in use. (The server waits
 /// for sessions that are just ending.)
-async fn fill_template(url: &str) {
+pub(crate) async fn fill_template(url: &str) {
     let log = Inorder::connect(url).await.unwrap_or_else(|e| panic!("{e:?}"));
     log.migrate().await.unwrap_or_else(|e| panic!("{e:?}"));
 }

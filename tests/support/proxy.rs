@@ -30,8 +30,12 @@ struct Network {
     mute: bool,
     refusing: bool,
     latency: Duration,
+    /// Where new connections lead to.
+    server: Option<SocketAddr>,
     /// How many times all connections were cut.
     cuts: u64,
+    /// How many times those that were open were silenced.
+    silences: u64,
     ended: bool,
 }
 
@@ -81,6 +85,18 @@ impl Proxy {
         self.network.send_modify(|network| (network.deaf, network.mute) = (true, true));
     }
 
+    /// Nothing arrives any more on the connections that are open now, for ever, in either direction and without an error. New ones
+    /// go through.
+    pub(crate) fn silence(&self) {
+        self.network.send_modify(|network| network.silences += 1);
+    }
+
+    /// New connections lead to the server of this URL, those that are open to where they led.
+    pub(crate) async fn lead_to(&self, url: &str) {
+        let server = address_of(url).await;
+        self.network.send_modify(|network| network.server = Some(server));
+    }
+
     /// What the client sends arrives, but no answer does: so a commit goes through and nobody learns of it.
     pub(crate) fn swallow_answers(&self) {
         self.network.send_modify(|network| network.mute = true);
@@ -93,7 +109,10 @@ impl Proxy {
 
     /// Everything passes again, without delay.
     pub(crate) fn heal(&self) {
-        self.network.send_modify(|network| *network = Network { cuts: network.cuts, ..Network::default() });
+        self.network.send_modify(|network| {
+            let Network { server, cuts, silences, .. } = *network;
+            *network = Network { server, cuts, silences, ..Network::default() };
+        });
     }
 }
 
@@ -153,7 +172,7 @@ async fn serve(mut client: TcpStream, server: SocketAddr, network: watch::Receiv
     tokio::pin!(cut);
     let opened = tokio::select! {
         () = &mut cut => return reset(&client),
-        opened = open(server, network.clone()) => opened,
+        opened = open(now.server.unwrap_or(server), network.clone()) => opened,
     };
     let Ok(mut server) = opened else { return reset(&client) };
     tokio::select! {
@@ -181,13 +200,14 @@ async fn relay(
     server: &mut TcpStream,
     network: &watch::Receiver<Network>,
 ) -> io::Result<()> {
+    let silences = network.borrow().silences;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     tokio::try_join!(
-        carry(from_client, to_server, network.clone(), |network| network.deaf),
-        carry(from_server, to_client, network.clone(), |network| network.mute),
+        carry(from_client, to_server, network.clone(), |network| network.deaf || network.silences != silences),
+        carry(from_server, to_client, network.clone(), |network| network.mute || network.silences != silences),
     )?;
     Ok(())
 }

@@ -1,0 +1,95 @@
+//! Looks are pages: bounded in rows and in bytes, whatever lies behind a hole.
+
+use super::{Scene, drain};
+use crate::support::Writer;
+
+/// More rows than one look takes, before and behind a hole.
+#[tokio::test]
+async fn more_events_than_one_look_takes_are_delivered_up_to_the_hole() {
+    let scene = Scene::new().await;
+    let writer = scene.writer().await;
+    writer.append_many(2_500).await;
+    let (late, 2_501) = scene.open_writer().await else { panic!() };
+    writer.append_many(2_500).await;
+    assert_eq!(scene.delivered().await, (1..=2_500).collect::<Vec<_>>());
+    late.commit().await;
+    assert_eq!(scene.delivered().await, (1..=5_001).collect::<Vec<_>>());
+}
+
+/// More holes than one look takes rows.
+#[tokio::test]
+async fn thousands_of_holes_are_passed_at_once() {
+    let scene = Scene::new().await;
+    let sparse = "DO $$ BEGIN FOR n IN 1..3000 LOOP
+        INSERT INTO inorder.events (event_type, payload) VALUES ('x', '{}');
+        PERFORM nextval('inorder.events_id_seq');
+        END LOOP; END $$";
+    scene.writer().await.run(sparse).await;
+    assert_eq!(scene.delivered().await, (1..=3_000).map(|n| 2 * n - 1).collect::<Vec<_>>());
+}
+
+/// Events so large that a look takes only a few, with a hole among them.
+#[tokio::test]
+async fn large_events_come_in_looks_bounded_in_bytes() {
+    let scene = Scene::new().await;
+    let writer = scene.writer().await;
+    let large = "INSERT INTO inorder.events (event_type, payload) \
+        SELECT 'large', to_json(repeat('x', 900 * 1024)) FROM generate_series(1, 7)";
+    writer.run(large).await;
+    let late = Writer::in_transaction(scene.db.url()).await;
+    assert_eq!(late.append().await, 8);
+    writer.run(large).await;
+    writer.append_many(1_500).await;
+    assert_eq!(scene.delivered().await, (1..=7).collect::<Vec<_>>());
+    late.roll_back().await;
+    let expected: Vec<i64> = (1..=7).chain(9..=1_515).collect();
+    assert_eq!(scene.delivered().await, expected);
+}
+
+/// Everything that was there is gone, below the head and in front of a hole.
+#[tokio::test]
+async fn a_log_of_which_everything_was_pruned_goes_on() {
+    let scene = Scene::new().await;
+    let writer = scene.writer().await;
+    writer.append_many(3).await;
+    scene.delivered().await;
+    prune(&writer).await;
+    assert_eq!(scene.safe_head().await, 3);
+    drain(&scene.seen.register().await).await;
+    let (late, 4) = scene.open_writer().await else { panic!() };
+    assert_eq!(scene.append().await, 5);
+    assert_eq!(scene.delivered().await, [1, 2, 3]);
+    late.roll_back().await;
+    assert_eq!(scene.delivered().await, [1, 2, 3, 5]);
+    prune(&writer).await;
+
+    // The next dispatcher finds nothing but numbers.
+    let registered = scene.seen.register().await;
+    let (gone, 6) = scene.open_writer().await else { panic!() };
+    gone.roll_back().await;
+    assert_eq!(scene.append().await, 7);
+    drain(&registered).await;
+    assert_eq!(scene.seen.ids().await, [1, 2, 3, 5, 7]);
+}
+
+/// Ids above the head that another process has delivered and an operator has pruned are no hole for ever.
+#[tokio::test]
+async fn what_was_pruned_above_the_head_of_a_slow_process_is_passed() {
+    let scene = Scene::new().await;
+    let writer = scene.writer().await;
+    scene.append().await;
+    assert_eq!(scene.delivered().await, [1]);
+    writer.append_many(3).await;
+    drain(&scene.seen.register().await).await;
+    prune(&writer).await;
+    writer.append().await;
+    assert_eq!(scene.delivered().await, [1, 2, 3, 4, 5]);
+    writer.append_many(2).await;
+    drain(&scene.seen.register().await).await;
+    prune(&writer).await;
+    assert_eq!(drain(&scene.registered).await["all"].outcome, inorder::Outcome::CaughtUp);
+}
+
+async fn prune(writer: &Writer) {
+    writer.client().query("SELECT * FROM inorder.prune('infinity')", &[]).await.unwrap();
+}
