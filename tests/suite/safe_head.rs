@@ -10,7 +10,8 @@ use std::time::Duration;
 use inorder::{Registered, Report};
 use tokio_postgres::Client;
 
-use crate::support::{Database, Recording, Writer, database, eventually};
+use crate::support::database::Database;
+use crate::support::{Recording, Writer, database, eventually};
 
 const LIMIT: Duration = Duration::from_secs(30);
 

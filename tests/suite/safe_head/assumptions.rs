@@ -7,9 +7,9 @@ use inorder::{Error, ErrorKind, Inorder};
 use tokio_postgres::Client;
 
 use super::{LIMIT, Scene};
+use crate::support::database::Database;
 use crate::support::{
-    Database, Proxy, Recording, Words, Writer, connect, database, eventually, versatile_database,
-    versatile_server,
+    Proxy, Recording, Words, Writer, connect, database, eventually, versatile_database, versatile_server,
 };
 
 /// Breaks one thing, expects these words, mends it.
