@@ -28,6 +28,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
 
 use super::board::Board;
 use super::listener::Bell;
@@ -114,6 +115,7 @@ struct Watch {
     next_tick: Instant,
     told_hole: bool,
     blockers_at: Instant,
+    telling: Option<AbortHandle>,
 }
 
 /// Why the watcher stopped waiting.
@@ -224,6 +226,9 @@ impl Watcher {
                 }
                 None => {
                     if std::mem::take(&mut watch.told_hole) {
+                        if let Some(telling) = watch.telling.take() {
+                            telling.abort();
+                        }
                         metrics::blockers(0, 0.0);
                     }
                     self.settle_down(&mut watch).await?
@@ -258,6 +263,7 @@ impl Watcher {
             next_tick: now,
             told_hole: false,
             blockers_at: now,
+            telling: None,
         };
         self.poll(&mut watch).await?;
         Ok(watch)
@@ -373,7 +379,8 @@ impl Watcher {
         }
         watch.blockers_at = Instant::now();
         let first = !std::mem::replace(&mut watch.told_hole, true);
-        tokio::spawn(tell_blockers(self.cx.log.clone(), watch.tracker.head(), age, first));
+        let telling = tell_blockers(self.cx.log.clone(), watch.tracker.head(), age, first);
+        watch.telling = Some(tokio::spawn(telling).abort_handle());
     }
 
     async fn mark(&self, watch: &mut Watch, asleep: bool) -> Result<(), Error> {
