@@ -192,7 +192,8 @@ impl Admin {
     }
 
     /// Splits a consumer into another number of partitions. All its rows must stand at the same position, be idle or disabled
-    /// alike, and wait for nothing.
+    /// alike, and wait for nothing. Its revision is raised by one: processes that still have the old number no longer run it;
+    /// those with [`partitions`](crate::Consumer::partitions) and [`revision`](crate::Consumer::revision) as they are now do.
     pub async fn repartition(
         &self,
         target: impl Into<Target>,

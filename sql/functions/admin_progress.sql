@@ -22,8 +22,7 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH log AS MATERIALIZED (
-        SELECT greatest((SELECT max(e.id) FROM inorder.events AS e), s.pruned_to) AS head
-        FROM inorder.log_state AS s
+        SELECT greatest(max(e.id), inorder.settled()) AS head FROM inorder.events AS e
     ), holder AS MATERIALIZED (
         SELECT h.lock_key, min(h.pid) AS pid FROM inorder.admin_holders() AS h GROUP BY h.lock_key
     ), unfinished AS MATERIALIZED (

@@ -13,6 +13,25 @@ AS $body$
     )
 $body$;
 
+-- The failure of an event at which a consumer no longer stands is forgotten. A disabled or expired consumer stays so.
+CREATE OR REPLACE FUNCTION inorder.admin_clear_failure(lock_key int)
+RETURNS inorder.consumers
+LANGUAGE sql
+VOLATILE
+AS $body$
+    UPDATE inorder.consumers AS c
+    SET status = CASE WHEN c.status = 'dead' THEN 'idle' ELSE c.status END,
+        attempts = 0,
+        faults = 0,
+        rearms = 0,
+        next_attempt_at = NULL,
+        failed_event_id = NULL,
+        last_error = NULL,
+        last_error_at = NULL
+    WHERE c.lock_key = $1
+    RETURNING *
+$body$;
+
 -- Moves a consumer: the next event that it is given is the first above `to_id`. Never beyond the safe head; below what was
 -- pruned only with `accept_pruned`. The failure is cleared; a disabled or expired consumer stays so. Events that are passed over
 -- leave a dead letter for the range; effects that are done stay done, and are done again for events that are delivered again.
@@ -27,10 +46,12 @@ VOLATILE
 AS $body$
 #variable_conflict use_column
 DECLARE
-    was      inorder.consumers;
-    now      inorder.consumers;
-    missing  int8range;
-    head     bigint;
+    was     inorder.consumers;
+    now     inorder.consumers;
+    next    inorder.events;
+    missing int8range;
+    gone    int8range;
+    head    bigint;
 BEGIN
     PERFORM inorder.admin_hold_log(false);
     FOR was IN SELECT * FROM inorder.admin_hold(consumer, instance, partition, force) LOOP
@@ -45,26 +66,25 @@ BEGIN
             RAISE EXCEPTION 'cannot reset % to %: events in % were pruned', inorder.admin_name(consumer, instance, partition), to_id, missing
                 USING ERRCODE = 'IO004',
                     HINT = format('reset to %s or above, or accept that they are gone with accept_pruned', upper(missing) - 1);
-        ELSIF missing IS NOT NULL THEN
-            PERFORM inorder.admin_pass_over(was, missing, 'pruned', reset.by);
         END IF;
-        IF (inorder.admin_next_event(was, to_id)).id IS NOT NULL THEN
-            PERFORM inorder.admin_pass_over(was, int8range(greatest(was.position, was.accepted_to) + 1, to_id, '[]'), 'operator_skip', reset.by);
+        -- What it passes over: what was pruned unread, as far as it moves or all of it, and what is there.
+        gone := inorder.pruned_unread(least(was.position, to_id), was.accepted_to, was.event_types);
+        IF missing IS NULL THEN
+            gone := gone * int8range(NULL, to_id, '(]');
+        END IF;
+        IF NOT isempty(gone) THEN
+            PERFORM inorder.admin_pass_over(was, gone, 'pruned', reset.by);
+        END IF;
+        next := inorder.admin_next_event(was, to_id);
+        IF next.id IS NOT NULL THEN
+            PERFORM inorder.admin_pass_over(was, int8range(next.id, to_id, '[]'), 'operator_skip', reset.by);
         END IF;
         UPDATE inorder.consumers AS c
-        SET position = to_id,
+        SET position = greatest(to_id, (SELECT s.pruned_to FROM inorder.log_state AS s WHERE missing IS NOT NULL)),
             accepted_to = greatest(c.accepted_to, upper(missing) - 1),
-            status = CASE WHEN c.status = 'dead' THEN 'idle' ELSE c.status END,
-            attempts = 0,
-            faults = 0,
-            rearms = 0,
-            next_attempt_at = NULL,
-            failed_event_id = NULL,
-            last_error = NULL,
-            last_error_at = NULL,
             updated_at = clock_timestamp()
-        WHERE c.lock_key = was.lock_key
-        RETURNING * INTO now;
+        WHERE c.lock_key = was.lock_key;
+        now := inorder.admin_clear_failure(was.lock_key);
         RETURN NEXT inorder.admin_record('reset', reset.by, why, was.name, was.instance, was.partition, to_jsonb(was), to_jsonb(now));
     END LOOP;
 END
@@ -109,6 +129,7 @@ DECLARE
     was     inorder.consumers;
     now     inorder.consumers;
     missing int8range;
+    place   bigint;
     done    boolean := false;
 BEGIN
     PERFORM inorder.admin_hold_log(false);
@@ -117,10 +138,15 @@ BEGIN
         CONTINUE WHEN missing IS NULL;
         done := true;
         PERFORM inorder.admin_pass_over(was, missing, 'pruned', accept_pruned.by);
+        -- Where nothing at all is left it moves at once, so that nobody gives it from memory what the letter says is gone.
+        SELECT greatest(was.position, s.pruned_to) INTO place FROM inorder.log_state AS s;
         UPDATE inorder.consumers AS c
-        SET accepted_to = upper(missing) - 1, updated_at = clock_timestamp()
+        SET accepted_to = upper(missing) - 1, position = place, updated_at = clock_timestamp()
         WHERE c.lock_key = was.lock_key
         RETURNING * INTO now;
+        IF place > was.position THEN
+            now := inorder.admin_clear_failure(was.lock_key);
+        END IF;
         RETURN NEXT inorder.admin_record('accept_pruned', accept_pruned.by, why, was.name, was.instance, was.partition, to_jsonb(was), to_jsonb(now));
     END LOOP;
     IF NOT done THEN

@@ -82,19 +82,9 @@ BEGIN
             'operator_skip', coalesce(nullif(skip_poison.by, ''), session_user)
         );
         UPDATE inorder.consumers AS c
-        SET position = poison.id,
-            status = CASE WHEN c.status = 'dead' THEN 'idle' ELSE c.status END,
-            attempts = 0,
-            faults = 0,
-            rearms = 0,
-            next_attempt_at = NULL,
-            failed_event_id = NULL,
-            last_error = NULL,
-            last_error_at = NULL,
-            skipped = c.skipped + 1,
-            updated_at = clock_timestamp()
-        WHERE c.lock_key = was.lock_key
-        RETURNING * INTO now;
+        SET position = poison.id, skipped = c.skipped + 1, updated_at = clock_timestamp()
+        WHERE c.lock_key = was.lock_key;
+        now := inorder.admin_clear_failure(was.lock_key);
         RETURN NEXT inorder.admin_record('skip_poison', skip_poison.by, why, was.name, was.instance, was.partition, to_jsonb(was), to_jsonb(now));
     END LOOP;
 END

@@ -24,6 +24,7 @@ $body$;
 
 -- Splits a consumer into another number of partitions. All its rows must stand at the same position, be idle or disabled
 -- alike, and wait for nothing: then every event above is delivered once, by the new partition that it belongs to.
+-- The revision is raised: a process that still has the old number of partitions no longer runs the consumer.
 CREATE OR REPLACE FUNCTION inorder.repartition(
     consumer text, partitions int, instance text DEFAULT '',
     "by" text DEFAULT session_user, why text DEFAULT NULL, force boolean DEFAULT false
@@ -39,8 +40,8 @@ DECLARE
     now     inorder.consumers;
     refusal text;
 BEGIN
-    IF repartition.partitions IS NULL OR repartition.partitions < 1 THEN
-        RAISE EXCEPTION 'cannot split % into % partitions: it must be at least 1',
+    IF repartition.partitions IS NULL OR repartition.partitions NOT BETWEEN 1 AND 1024 THEN
+        RAISE EXCEPTION 'cannot split % into % partitions: it must be 1 to 1,024',
             inorder.admin_name(consumer, instance, NULL), coalesce(repartition.partitions::text, 'NULL')
             USING ERRCODE = 'IO004';
     END IF;
@@ -68,13 +69,7 @@ BEGIN
     FOR was IN SELECT * FROM unnest(rows) AS r WHERE r.partition < repartition.partitions LOOP
         UPDATE inorder.consumers AS c
         SET partitions = repartition.partitions,
-            attempts = 0,
-            faults = 0,
-            rearms = 0,
-            next_attempt_at = NULL,
-            failed_event_id = NULL,
-            last_error = NULL,
-            last_error_at = NULL,
+            revision = c.revision + 1,
             processed = c.processed + gone.processed,
             failed = c.failed + gone.failed,
             skipped = c.skipped + gone.skipped,
@@ -84,8 +79,8 @@ BEGIN
             FROM unnest(rows) AS r
             WHERE was.partition = 0 AND r.partition >= repartition.partitions
         ) AS gone
-        WHERE c.lock_key = was.lock_key
-        RETURNING c.* INTO now;
+        WHERE c.lock_key = was.lock_key;
+        now := inorder.admin_clear_failure(was.lock_key);
         RETURN NEXT inorder.admin_record('repartition', repartition.by, why, was.name, was.instance, was.partition, to_jsonb(was), to_jsonb(now));
     END LOOP;
     was := rows[1];
@@ -93,7 +88,7 @@ BEGIN
         INSERT INTO inorder.consumers (
             name, instance, partition, kind, revision, partitions, event_types, max_attempts, position, status, accepted_to
         )
-        SELECT was.name, was.instance, p, was.kind, was.revision, repartition.partitions, was.event_types, was.max_attempts,
+        SELECT was.name, was.instance, p, was.kind, was.revision + 1, repartition.partitions, was.event_types, was.max_attempts,
                was.position, was.status, r.accepted_to
         FROM generate_series(was.partitions, repartition.partitions - 1) AS p
         CROSS JOIN (SELECT min(r.accepted_to) AS accepted_to FROM unnest(rows) AS r) AS r

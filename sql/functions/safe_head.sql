@@ -73,6 +73,7 @@ VOLATILE
 AS $body$
     SELECT greatest(
         (SELECT pruned_to FROM inorder.log_state),
+        (SELECT max(t.value::bigint) FROM inorder.log_state AS s CROSS JOIN jsonb_each_text(s.pruned_types) AS t),
         (SELECT max(position) FROM inorder.consumers)
     )
 $body$;

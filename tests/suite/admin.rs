@@ -6,6 +6,7 @@ mod looking;
 mod prune;
 mod pruned;
 mod rows;
+mod running;
 
 use std::future::Future;
 use std::time::Duration;

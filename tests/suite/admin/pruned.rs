@@ -26,7 +26,7 @@ async fn what_was_pruned_unread_is_shown_and_accepted_with_a_dead_letter() {
     let progress = &scene.admin.progress("search").await.unwrap()[0];
     assert_eq!((progress.missing_from, progress.missing_to), (Some(5), Some(20)));
     let changes = scene.admin.accept_pruned("search").await.unwrap();
-    assert_eq!((&changes[0].after["accepted_to"], &changes[0].after["position"]), (&json!(20), &json!(4)));
+    assert_eq!((&changes[0].after["accepted_to"], &changes[0].after["position"]), (&json!(20), &json!(20)));
     assert_eq!(scene.value(MISSING).await, json!(null));
     let letters = scene.admin.dead_letters(&DeadLetters::any()).await.unwrap();
     let [letter] = &letters[..] else { panic!("{letters:?}") };
@@ -71,13 +71,49 @@ async fn no_consumer_is_moved_below_what_was_pruned_unless_that_is_accepted() {
         let refusal = scene.admin.reset("search", place).await;
         refused(refusal, ErrorKind::Precondition, &["were pruned", "reset to 20 or above"]);
     }
-    scene.admin.reset("search", Start::After(20)).await.unwrap();
+    let ranges = async || -> Vec<_> {
+        let letters = scene.admin.dead_letters(&DeadLetters::any()).await.unwrap();
+        letters.into_iter().map(|l| (l.position, l.position_to, l.reason)).collect()
+    };
+    // Forwards, what it had not read leaves its letter, and what it reads no more another.
+    scene.admin.reset("search", Start::After(25)).await.unwrap();
+    assert_eq!(ranges().await, [(5, Some(20), "pruned".into()), (21, Some(25), "operator_skip".into())]);
+    refused(scene.admin.reset("search", Start::After(2)).await, ErrorKind::Precondition, &["were pruned"]);
     scene.admin.reset_accepting_pruned("search", Start::After(2)).await.unwrap();
     let row = scene.row("search").await;
-    assert_eq!((&row["position"], &row["accepted_to"]), (&json!(2), &json!(20)));
-    let letters = scene.admin.dead_letters(&DeadLetters::any()).await.unwrap();
-    let ranges: Vec<_> = letters.iter().map(|l| (l.position, l.position_to, l.reason.as_str())).collect();
-    assert_eq!(ranges, [(3, Some(20), "pruned")]);
+    assert_eq!((&row["position"], &row["accepted_to"]), (&json!(20), &json!(20)));
+    assert_eq!(ranges().await[2..], [(3, Some(20), "pruned".into())]);
+}
+
+/// What is left of a range is still delivered.
+#[tokio::test]
+async fn a_consumer_stays_in_front_of_what_is_left_of_the_range() {
+    let scene = Scene::with(30).await;
+    scene.dead("search", 4).await;
+    scene.set("search", "status = 'disabled'").await;
+    scene.client.query_one("SELECT inorder.prune('2030-01-01', '{b}')", &[]).await.unwrap();
+    let changes = scene.admin.accept_pruned("search").await.unwrap();
+    let after = &changes[0].after;
+    assert_eq!(
+        (&after["accepted_to"], &after["position"], &after["attempts"]),
+        (&json!(30), &json!(4), &json!(10))
+    );
+    scene.admin.reset_accepting_pruned("search", Start::Beginning).await.unwrap();
+    assert_eq!(scene.row("search").await["position"], json!(0));
+}
+
+/// What is pruned was settled, also where it was the end of the log.
+#[tokio::test]
+async fn the_end_of_the_log_stays_where_it_was_when_its_last_events_are_pruned() {
+    let scene = Scene::with(30).await;
+    scene.client.query_one("SELECT inorder.prune('2030-01-01', '{b}')", &[]).await.unwrap();
+    assert_eq!(scene.ids().await.last(), Some(&29));
+    let log = scene.admin.log_progress().await.unwrap();
+    assert_eq!((log.head, log.safe_head, log.hole), (30, 30, None));
+    scene.consumer("search", 0).await;
+    scene.admin.reset_accepting_pruned("search", Start::Head).await.unwrap();
+    assert_eq!(scene.value(MISSING).await, json!(null), "who begins at the head misses nothing");
+    assert_eq!(scene.admin.list().await.unwrap()[0].lag, 0);
 }
 
 /// Of types that were pruned by themselves, only those that a consumer wants are missing.
