@@ -8,6 +8,7 @@ RETURNS TABLE (
 )
 LANGUAGE sql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $body$
     SELECT w.pid, p.gid, coalesce(a.usename, p.owner)::text, a.application_name,

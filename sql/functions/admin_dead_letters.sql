@@ -5,6 +5,7 @@ CREATE OR REPLACE FUNCTION inorder.dead_letters(
 RETURNS SETOF inorder.dead_letters
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 BEGIN
@@ -40,6 +41,7 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 BEGIN
@@ -90,6 +92,7 @@ CREATE OR REPLACE FUNCTION inorder.retry_dead_letter(letter_id bigint, "by" text
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE
@@ -130,6 +133,7 @@ CREATE OR REPLACE FUNCTION inorder.discard_dead_letter(letter_id bigint, "by" te
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE

@@ -6,6 +6,7 @@ CREATE OR REPLACE FUNCTION inorder.disable(
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE
@@ -36,6 +37,7 @@ CREATE OR REPLACE FUNCTION inorder.enable(
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE

@@ -28,6 +28,7 @@ CREATE OR REPLACE FUNCTION inorder.log_progress()
 RETURNS TABLE (head bigint, safe_head bigint, hole bigint, writers int, pruned_to bigint, pruned_types jsonb)
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 BEGIN

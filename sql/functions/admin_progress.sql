@@ -13,6 +13,7 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $body$
 #variable_conflict use_column
@@ -61,6 +62,7 @@ RETURNS TABLE (
 )
 LANGUAGE sql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
     SELECT p.name, p.instance, p.partition, p.status, p.position, p.lag,
            make_interval(secs => round(p.lag_seconds)),

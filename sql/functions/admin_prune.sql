@@ -41,6 +41,8 @@ CREATE OR REPLACE FUNCTION inorder.prune(
 RETURNS TABLE (deleted bigint, up_to bigint, more boolean, blocked_by text[])
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
 AS $body$
 #variable_conflict use_column
 DECLARE

@@ -43,6 +43,7 @@ CREATE OR REPLACE FUNCTION inorder.reset(
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE
@@ -99,6 +100,7 @@ CREATE OR REPLACE FUNCTION inorder.reset(
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 BEGIN
     IF to_place IS NULL OR to_place !~ '^(beginning|head|-?[0-9]{1,18})$' THEN
@@ -123,6 +125,7 @@ CREATE OR REPLACE FUNCTION inorder.accept_pruned(
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE

@@ -126,6 +126,7 @@ RETURNS SETOF inorder.consumers
 LANGUAGE plpgsql
 VOLATILE
 SET lock_timeout = '3s'
+SET jit = off
 AS $body$
 #variable_conflict use_column
 DECLARE

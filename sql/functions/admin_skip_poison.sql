@@ -23,6 +23,7 @@ CREATE OR REPLACE FUNCTION inorder.skip_poison(
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE

@@ -7,6 +7,7 @@ CREATE OR REPLACE FUNCTION inorder.unregister(
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE
@@ -32,6 +33,7 @@ CREATE OR REPLACE FUNCTION inorder.repartition(
 RETURNS SETOF inorder.audit
 LANGUAGE plpgsql
 VOLATILE
+SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE

@@ -139,3 +139,26 @@ async fn assert_prepared(log: &Inorder) {
     assert_eq!((blocker.pid, blocker.prepared_gid.as_deref()), (None, Some("order 17")));
     assert_eq!((blocker.state.as_str(), blocker.since.is_some()), ("prepared", true));
 }
+
+/// What is written for three in the morning can be typed as it stands.
+#[tokio::test]
+async fn every_function_that_operations_md_names_is_there() {
+    let scene = Scene::with(0).await;
+    let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md"));
+    let statements = text.lines().filter_map(|line| Some(line.split_once("FROM inorder.")?.1));
+    let called: Vec<&str> = statements.filter_map(|rest| Some(rest.split_once('(')?.0)).collect();
+    let (_, actions) = text.split_once("| SQL | Rust | tool |").expect("the table of actions");
+    let listed = actions
+        .lines()
+        .skip(2)
+        .map_while(|line| line.strip_prefix("| `")?.split_once('('))
+        .map(|(name, _)| name);
+    let names: Vec<&str> = called.into_iter().chain(listed).filter(|name| !name.contains(' ')).collect();
+    assert!(names.len() > 30, "{names:?}");
+    for name in names {
+        let there = format!(
+            "SELECT count(*) FROM pg_proc WHERE pronamespace = 'inorder'::regnamespace AND proname = '{name}'"
+        );
+        assert_ne!(scene.value(&there).await, serde_json::json!(0), "{name}");
+    }
+}

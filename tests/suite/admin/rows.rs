@@ -74,6 +74,7 @@ async fn force_leaves_alone_who_holds_other_rows() {
     scene.dead("search", 4).await;
     scene.consumer("totals", 4).await;
     let (other, _) = scene.hold("totals").await;
+    let (_holder, _) = scene.hold("search").await;
     scene.admin.force().restart("search").await.unwrap();
     other.batch_execute("COMMIT").await.unwrap();
 }
@@ -257,4 +258,18 @@ async fn any_schema_name_will_do() {
         admin.repartition("search", 3).await.unwrap();
         admin.unregister("search").await.unwrap();
     }
+}
+
+/// An operator has more rights than whoever may create a function somewhere.
+#[tokio::test]
+async fn no_function_of_somebody_else_is_called_by_luck() {
+    let scene = Scene::with(10).await;
+    scene.dead("search", 4).await;
+    let trap = "CREATE FUNCTION public.to_jsonb(inorder.consumers) RETURNS jsonb LANGUAGE sql AS $$ SELECT '\"trap\"'::jsonb $$";
+    scene.client.batch_execute(trap).await.unwrap();
+    let trapped = "SELECT to_jsonb(c) FROM inorder.consumers AS c";
+    let trapped: serde_json::Value = scene.client.query_one(trapped, &[]).await.unwrap().get(0);
+    assert_eq!(trapped, json!("trap"), "the trap is set");
+    let changes = scene.admin.restart("search").await.unwrap();
+    assert_eq!(changes[0].after["status"], json!("idle"));
 }
