@@ -14,4 +14,5 @@ mod suite {
     mod safe_head;
     mod support;
     mod testing;
+    mod tool;
 }

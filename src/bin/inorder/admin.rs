@@ -380,7 +380,7 @@ pub(crate) fn in_words(change: &Change) -> String {
         name.push_str(&format!("@{}", change.instance));
     }
     let partitions =
-        [&change.before, &change.after].into_iter().find_map(|row| row.get("partitions")?.as_i64());
+        [&change.after, &change.before].into_iter().find_map(|row| row.get("partitions")?.as_i64());
     if partitions.is_some_and(|n| n > 1) {
         name.push_str(&format!("/{}", change.partition));
     }
