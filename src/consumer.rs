@@ -14,7 +14,7 @@ use crate::outcome::Failure;
 mod handler_tx;
 
 pub use handler_tx::HandlerTx;
-pub(crate) use handler_tx::Traces;
+pub(crate) use handler_tx::{FirstError, Traces};
 
 /// A boxed future, as closures in the place of handlers return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -30,7 +30,6 @@ use deadpool_postgres::{Object, Pool};
 use futures_util::FutureExt;
 use time::OffsetDateTime;
 use tokio::sync::watch;
-use tokio_postgres::NoTls;
 use tracing::Instrument;
 use uuid::Uuid;
 
@@ -44,12 +43,13 @@ use crate::pg::{self, checkout, deadline};
 use crate::safe_head::Mutant;
 use crate::store::Inorder;
 
+mod dead_letter;
 pub(crate) mod judgement;
 pub(crate) mod session;
 pub(crate) mod supply;
 
 use judgement::{Judgement, judge};
-use session::PassSession;
+use session::{Committed, PassSession};
 use supply::{Lane, MOST_ROWS, Page, ReadAhead, Readers, Window};
 
 /// What all passes of a process share.
@@ -107,22 +107,44 @@ impl Pass {
     }
 }
 
-/// How far a delivery came.
-struct Delivered {
+/// What a delivery came to that can be committed.
+struct Delivered<'e> {
     /// Events handled, from the first.
     handled: usize,
-    /// Why it stopped, where it did not come to the end.
-    stopped: Stopped,
+    /// The event behind them, where it failed by itself.
+    failure: Option<(&'e Event, Failure)>,
 }
 
+/// Why a delivery came to nothing: its transaction is of no use any more.
+enum Broken {
+    /// The dispatcher drops what is in flight.
+    Cancelled,
+    /// The session is gone, at the slice behind so many events.
+    Lost { before: usize, slice: usize, cause: Failure },
+}
+
+/// Why events were not handed to the handler any more.
 enum Stopped {
     /// It came to the end, the time of the pass is up, the dispatcher drains, or a handler appended.
     No,
-    /// The slice behind the handled events, of so many events, failed.
-    Failed(usize, Failure),
-    /// The session is of no use any more; the slice failed besides.
-    Lost(usize, Failure),
     Cancelled,
+    /// The slice behind the handled events, of so many events, failed.
+    Failed(usize, Failed),
+}
+
+/// What calling a handler came to.
+enum Called {
+    Done,
+    Cancelled,
+    Failed(Failed),
+}
+
+struct Failed {
+    cause: Failure,
+    /// The transaction was aborted before the handler was called: the one before it swallowed an error.
+    aborted_before: bool,
+    /// A prepared statement no longer fits the tables.
+    stale: bool,
 }
 
 impl Runner {
@@ -134,7 +156,10 @@ impl Runner {
     ///
     /// # Errors
     /// Of the server and the network, outside of any handler: nothing was written, or the commit is ambiguous; the next
-    /// pass reads the row and knows. Dropped in the middle, the transaction is rolled back.
+    /// pass reads the row and knows.
+    ///
+    /// # Cancel safety
+    /// Dropped in the middle, the transaction is rolled back, or its commit is ambiguous.
     pub(crate) async fn pass(&mut self, cx: &Context, head: Head) -> Result<Pass, Error> {
         let span = tracing::debug_span!("pass", consumer = %self.key, head = head.id);
         self.run(cx, head).instrument(span).await
@@ -142,7 +167,7 @@ impl Runner {
 
     async fn run(&mut self, cx: &Context, head: Head) -> Result<Pass, Error> {
         let mut session = PassSession::begin(cx, &self.consumer, &self.key).await?;
-        let Some(state) = session.lock(cx, &self.consumer, head.id).await? else {
+        let Some(state) = session.lock(head.id).await? else {
             session.leave().await?;
             return Ok(Pass::new(Outcome::Unregistered, 0));
         };
@@ -162,7 +187,7 @@ impl Runner {
             return self.retry_dead_letter(cx, session, &state, letter).await;
         }
         let page = self.events(cx, &state, head).await?;
-        self.deliver(cx, session, &state, page, head).await
+        self.deliver(cx, session, &state, &page, head).await
     }
 
     async fn events(&mut self, cx: &Context, state: &State, head: Head) -> Result<Page, Error> {
@@ -189,58 +214,26 @@ impl Runner {
     async fn deliver(
         &mut self,
         cx: &Context,
-        mut session: PassSession,
+        mut session: PassSession<'_>,
         state: &State,
-        page: Page,
+        page: &Page,
         head: Head,
     ) -> Result<Pass, Error> {
-        // Events before the one that failed last are committed on their own: whatever it does, they are done.
-        let mut end =
-            page.events.iter().position(|e| Some(e.event_id()) == state.failed_event_id).unwrap_or(0);
-        let before_failed = end > 0;
-        if !before_failed {
-            end = page.events.len();
-        }
-        let mut failure = None;
-        let until = Instant::now() + self.consumer.options.pass_timeout;
-        let handled = loop {
-            let Delivered { handled, stopped } =
-                self.handle(cx, &mut session, &page.events[..end], until).await;
-            match stopped {
-                Stopped::No => {
-                    if handled < end {
-                        // Cut short: what is behind, also a failure, is for the next pass.
-                        failure = None;
-                    }
-                    break handled;
-                }
-                Stopped::Cancelled => {
-                    session.leave().await?;
-                    return Ok(Pass::new(Outcome::Stopped, state.position));
-                }
-                Stopped::Lost(slice, cause) => {
-                    session.abandon(cx).await;
-                    return self.record(cx, state, &page.events[handled..handled + slice], cause).await;
-                }
-                Stopped::Failed(slice, cause) => {
-                    if let Err(error) = session.roll_back().await {
-                        tracing::warn!(consumer = %self.key, error = error.report(), "rolling back failed; the session is dropped");
-                        session.abandon(cx).await;
-                        return self.record(cx, state, &page.events[handled..handled + slice], cause).await;
-                    }
-                    end = handled;
-                    if slice > 1 {
-                        self.narrow = Some(slice / 2);
-                        failure = None;
-                    } else {
-                        failure = Some((page.events[handled].clone(), cause));
-                    }
-                }
+        let narrow = self.narrow;
+        let part = up_to_failed(&page.events, state);
+        let Delivered { handled, failure } = match self.deliver_what_works(cx, &mut session, part).await {
+            Ok(delivered) => delivered,
+            Err(Broken::Cancelled) => {
+                session.give_up().await;
+                return Ok(Pass::new(Outcome::Stopped, state.position));
+            }
+            Err(Broken::Lost { before, slice, cause }) => {
+                session.abandon().await;
+                return self.charge(cx, state, before, &part[before..before + slice], cause).await;
             }
         };
-        let complete = handled == page.events.len() && !before_failed;
         let position = match handled.checked_sub(1) {
-            _ if complete && failure.is_none() => page.to,
+            _ if handled == page.events.len() && failure.is_none() => page.to,
             Some(last) => page.events[last].id(),
             None => state.position,
         };
@@ -250,202 +243,198 @@ impl Runner {
         }
         let mut judgement = match &failure {
             Some((event, cause)) => judge(&self.consumer.options, state, event, cause, position),
-            None if before_failed => Judgement::before_failed(state, position),
+            None if state.failed_at > Some(position) => Judgement::before_failed(state, position),
             None => Judgement::well(position),
         };
         judgement.settlement.processed = i64::try_from(handled).unwrap_or(i64::MAX);
-        if let Some((event, _)) = &failure {
-            self.note(event, &judgement);
-            if let Some(reason) = judgement.dead_letter {
-                let settlement = &judgement.settlement;
-                let error = settlement.last_error.as_deref().unwrap_or_default();
-                session
-                    .dead_letter(cx, &DeadLetter { event, attempts: judgement.attempt, error, reason })
-                    .await?;
-            }
-        }
-        match session.commit(cx, &self.key, &judgement.settlement).await {
-            Ok(next_attempt_at) => {
-                self.widen(handled, failure.is_some());
+        match self.conclude(session, &judgement, failure.as_ref().map(|(event, _)| *event)).await? {
+            Committed::Done(next_attempt_at) => {
+                if self.narrow == narrow {
+                    self.widen();
+                }
                 Ok(judgement.into_pass(head.id, next_attempt_at))
             }
-            Err(session::CommitError::Refused(cause)) if failure.is_none() => {
-                // A deferred constraint, or a handler that ended our transaction: which event it was shows when it is alone.
-                if handled > 1 {
-                    self.narrow = Some(handled / 2);
-                    return Ok(Pass::new(Outcome::More, state.position));
-                }
-                self.record(cx, state, &page.events[..handled], Failure::retry(cause)).await
+            Committed::Refused(error) if handled == 0 => Err(error),
+            // A deferred constraint, or an error that was swallowed last.
+            Committed::Refused(error) => {
+                self.charge(cx, state, 0, &part[..handled], Failure::retry(error)).await
             }
-            Err(error) => Err(error.into()),
+            Committed::Gone => Ok(Pass::new(Outcome::Unregistered, position)),
         }
     }
 
-    /// Hands events to the handler, slice by slice, until one fails or it is time to stop.
+    /// Delivers events in order. When one fails, everything is undone and what comes before it is delivered again.
+    async fn deliver_what_works<'e>(
+        &mut self,
+        cx: &Context,
+        session: &mut PassSession<'_>,
+        events: &'e [Event],
+    ) -> Result<Delivered<'e>, Broken> {
+        let until = Instant::now() + self.consumer.options.pass_timeout;
+        let (mut events, mut failure, mut prepared_anew) = (events, None, false);
+        loop {
+            let (handled, stopped) = self.handle(cx, session, events, until).await;
+            let (slice, failed) = match stopped {
+                Stopped::Failed(slice, failed) => (slice, failed),
+                Stopped::Cancelled => return Err(Broken::Cancelled),
+                // Cut short, what is behind is for the next pass, and so is its failure.
+                Stopped::No => {
+                    return Ok(Delivered { handled, failure: failure.filter(|_| handled == events.len()) });
+                }
+            };
+            let Failed { mut cause, stale, .. } = failed;
+            if let Err(error) = session.roll_back().await {
+                tracing::debug!(consumer = %self.key, error = error.report(), "the session is lost");
+                if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Timeout) {
+                    cause = cause.of_a_lost_session();
+                }
+                return Err(Broken::Lost { before: handled, slice, cause });
+            }
+            if stale && !prepared_anew {
+                session.forget_statements();
+                prepared_anew = true;
+                continue;
+            }
+            failure = match slice {
+                1 => Some((&events[handled], cause)),
+                _ => {
+                    self.narrow = Some(slice / 2);
+                    None
+                }
+            };
+            events = &events[..handled];
+        }
+    }
+
+    /// Hands events to the handler, slice by slice, until one fails or it is time to stop. Answers how many were handled.
     async fn handle(
         &self,
         cx: &Context,
-        session: &mut PassSession,
+        session: &mut PassSession<'_>,
         events: &[Event],
         until: Instant,
-    ) -> Delivered {
-        let slice = match self.consumer.kind {
+    ) -> (usize, Stopped) {
+        let size = match self.consumer.kind {
             Kind::Transactional => 1,
             Kind::Batch => self.consumer.options.batch_size,
         };
         let mut handled = 0;
-        for slice in events.chunks(slice) {
+        for slice in events.chunks(size) {
             if handled > 0 && (Instant::now() >= until || *cx.phase.borrow() >= Phase::Draining) {
                 break;
             }
-            let stopped = match self.call(cx, session, slice).await {
-                Called::Done => {
-                    handled += slice.len();
-                    if session.appended() {
-                        break;
-                    }
-                    continue;
+            match self.call(cx, session, slice).await {
+                Called::Done => handled += slice.len(),
+                Called::Cancelled => return (handled, Stopped::Cancelled),
+                // One of the two: which one shows when they are apart.
+                Called::Failed(failed) if failed.aborted_before && handled > 0 => {
+                    return (handled - size, Stopped::Failed(size + slice.len(), failed));
                 }
-                Called::Cancelled => Stopped::Cancelled,
-                Called::Failed(cause) if session.is_lost() => Stopped::Lost(slice.len(), cause),
-                Called::Failed(cause) => Stopped::Failed(slice.len(), cause),
-                Called::TimedOut => {
-                    let limit = self.consumer.options.handler_timeout;
-                    let cause = Failure::retry(format!("the handler did not finish within {limit:?}"));
-                    match session.interrupt().await {
-                        true => Stopped::Failed(slice.len(), cause),
-                        false => Stopped::Lost(slice.len(), cause),
-                    }
-                }
-            };
-            return Delivered { handled, stopped };
+                Called::Failed(failed) => return (handled, Stopped::Failed(slice.len(), failed)),
+            }
+            if session.appended() {
+                break;
+            }
         }
-        Delivered { handled, stopped: Stopped::No }
+        (handled, Stopped::No)
     }
 
     /// Calls the handler, for no longer than it may take; a panic is a failure that carries its message.
-    async fn call(&self, cx: &Context, session: &PassSession, slice: &[Event]) -> Called {
-        let cause = (self.consumer.kind == Kind::Transactional).then(|| &slice[0]);
-        let tx = HandlerTx::new(session.client(), &cx.log, cause, session.traces());
-        let span = tracing::debug_span!(
-            "handle",
-            consumer = %self.key,
-            event = slice[0].id(),
-            event_id = %slice[0].event_id(),
-            event_type = slice[0].event_type(),
-            correlation_id = slice[0].correlation_id().map(tracing::field::display),
-            causation_id = slice[0].causation_id().map(tracing::field::display),
-            events = slice.len(),
-        );
-        let handling = self.consumer.handler.handle(slice, &tx).instrument(span);
-        let handled = tokio::select! {
-            biased;
-            handled = AssertUnwindSafe(handling).catch_unwind() => handled,
-            () = tokio::time::sleep(self.consumer.options.handler_timeout) => return Called::TimedOut,
-            () = cancelling(cx.phase.clone()) => return Called::Cancelled,
-        };
-        match handled {
-            Ok(Ok(())) => match session.swallowed_error().await {
-                None => Called::Done,
-                Some(swallowed) => Called::Failed(swallowed),
-            },
-            Ok(Err(failure)) => Called::Failed(failure),
-            Err(panic) => {
-                Called::Failed(Failure::retry(format!("the handler panicked: {}", panic_message(&*panic))))
+    async fn call(&self, cx: &Context, session: &mut PassSession<'_>, slice: &[Event]) -> Called {
+        let limit = self.consumer.options.handler_timeout;
+        let began = Instant::now();
+        let handled = {
+            let cause = (self.consumer.kind == Kind::Transactional).then(|| &slice[0]);
+            let tx = HandlerTx::new(session.client(), &cx.log, cause, session.traces());
+            let span = tracing::debug_span!(
+                "handle",
+                consumer = %self.key,
+                event = slice[0].id(),
+                event_id = %slice[0].event_id(),
+                event_type = slice[0].event_type(),
+                correlation_id = slice[0].correlation_id().map(tracing::field::display),
+                causation_id = slice[0].causation_id().map(tracing::field::display),
+                events = slice.len(),
+            );
+            // Called inside, so that a panic before the first await is caught, too.
+            let handling = async { self.consumer.handler.handle(slice, &tx).await };
+            let handling = handling.instrument(span);
+            tokio::select! {
+                biased;
+                handled = AssertUnwindSafe(handling).catch_unwind() => Some(handled),
+                () = tokio::time::sleep(limit) => None,
+                () = cancelling(cx.phase.clone()) => return Called::Cancelled,
             }
-        }
-    }
-
-    /// A dead letter that an operator wants retried: alone in its pass, out of order.
-    async fn retry_dead_letter(
-        &mut self,
-        cx: &Context,
-        mut session: PassSession,
-        state: &State,
-        letter: i64,
-    ) -> Result<Pass, Error> {
-        let event = session.dead_letter_event(cx, letter).await?;
-        let (result, processed) = match event {
-            None => ("discarded", Some("its event was pruned".to_owned())),
-            Some(event) => match self.call(cx, &session, std::slice::from_ref(&event)).await {
-                Called::Done => ("resolved", None),
-                Called::Cancelled => {
-                    session.leave().await?;
-                    return Ok(Pass::new(Outcome::Stopped, state.position));
-                }
-                called => {
-                    let message = match called {
-                        Called::Failed(cause) => cause.message(),
-                        _ => format!(
-                            "the handler did not finish within {:?}",
-                            self.consumer.options.handler_timeout
-                        ),
-                    };
-                    if !session.interrupt().await || session.roll_back().await.is_err() {
-                        session.abandon(cx).await;
-                        session = PassSession::begin(cx, &self.consumer, &self.key).await?;
-                        match session.lock(cx, &self.consumer, i64::MAX).await? {
-                            Some(State { locked: Some(_), retry, .. }) if retry == Some(letter) => {}
-                            _ => {
-                                session.leave().await?;
-                                return Ok(Pass::new(Outcome::More, state.position));
-                            }
-                        }
-                    }
-                    ("open", Some(message))
-                }
-            },
         };
-        session.settle_dead_letter(cx, letter, result, processed.as_deref()).await?;
-        let mut judgement = Judgement::before_failed(state, state.position);
-        judgement.settlement.processed = i64::from(result == "resolved");
-        judgement.settlement.failed = i64::from(result == "open");
-        let next_attempt_at = session.commit(cx, &self.key, &judgement.settlement).await?;
-        Ok(judgement.into_pass(i64::MAX, next_attempt_at))
+        let first = session.traces().take_error();
+        let cause = match handled {
+            Some(Ok(Ok(()))) => match session.swallowed(first.as_ref()).await {
+                None => return Called::Done,
+                Some(swallowed) => swallowed,
+            },
+            // The server was faster with the same limit.
+            Some(Ok(Err(failure))) if failure.is_cancelled() && began.elapsed() >= limit => {
+                Failure::timed_out(limit)
+            }
+            Some(Ok(Err(failure))) => failure,
+            Some(Err(panic)) => Failure::retry(format!("the handler panicked: {}", panic_message(&*panic))),
+            None => {
+                session.interrupt().await;
+                Failure::timed_out(limit)
+            }
+        };
+        let (aborted_before, stale) =
+            first.map_or((false, false), |first| (first.aborted_before, first.stale));
+        Called::Failed(Failed { cause, aborted_before, stale })
     }
 
-    /// Records a failure whose transaction is lost. Fenced: when anybody has moved on since, there is nothing to record.
-    async fn record(
+    /// Charges a failure whose transaction is gone to the event that it is of, in another transaction. Where that is not
+    /// clear, or others come before it, nothing is written: the next pass is shorter, until it is.
+    async fn charge(
         &mut self,
         cx: &Context,
         state: &State,
+        before: usize,
         slice: &[Event],
         cause: Failure,
     ) -> Result<Pass, Error> {
-        if slice.len() > 1 {
-            self.narrow = Some(slice.len() / 2);
+        if before > 0 || slice.len() > 1 {
+            self.narrow = Some(if before > 0 { before } else { slice.len() / 2 });
+            return Ok(Pass::new(Outcome::More, state.position));
         }
-        let Some(event) = slice.first() else { return Ok(Pass::new(Outcome::More, state.position)) };
-        let mut judgement = judge(&self.consumer.options, state, event, &cause, state.position);
-        if judgement.dead_letter.is_some() {
-            // It is passed over in a transaction of its own: the next pass delivers it alone and does that.
-            self.narrow = Some(1);
-            judgement.settlement = Judgement::before_failed(state, state.position).settlement;
-            judgement.settlement.failed_event_id = Some(event.event_id());
-            judgement.settlement.faults += 1;
-            judgement.settlement.last_error = Some(cause.message());
-            judgement.settlement.due_in = Some(self.consumer.options.backoff.pause(1));
-        }
-        self.note(event, &judgement);
-        let client = checkout(&cx.passes, "recording a failure").await?;
-        let recording =
-            pg::consumers::record(&client, cx.log.schema(), &self.key, state, &judgement.settlement);
-        match deadline(cx.log.limit(), "recording a failure", recording).await? {
-            Some(next_attempt_at) => Ok(judgement.into_pass(i64::MAX, next_attempt_at)),
-            None => Ok(Pass::new(Outcome::Busy, state.position)),
+        let Some(session) = PassSession::begin_again(cx, &self.consumer, &self.key, state).await? else {
+            return Ok(Pass::new(Outcome::Busy, state.position));
+        };
+        let judgement = judge(&self.consumer.options, state, &slice[0], &cause, state.position);
+        match self.conclude(session, &judgement, Some(&slice[0])).await? {
+            Committed::Done(next_attempt_at) => Ok(judgement.into_pass(i64::MAX, next_attempt_at)),
+            Committed::Refused(error) => Err(error),
+            Committed::Gone => Ok(Pass::new(Outcome::Unregistered, state.position)),
         }
     }
 
-    /// Passes that went well grow back to their full size.
-    fn widen(&mut self, handled: usize, failed: bool) {
-        if let Some(narrow) = self.narrow {
-            let full = narrow >= self.consumer.options.batch_size;
-            self.narrow = match failed || handled == 0 {
-                true => Some(narrow),
-                false if full => None,
-                false => Some(narrow * 2),
-            };
+    /// Writes what a pass came to, with the dead letter of the event that failed where it is passed over, and commits.
+    async fn conclude(
+        &self,
+        session: PassSession<'_>,
+        judgement: &Judgement,
+        failed: Option<&Event>,
+    ) -> Result<Committed, Error> {
+        if let Some((event, reason)) = failed.zip(judgement.dead_letter) {
+            let error = judgement.settlement.last_error.as_deref().unwrap_or_default();
+            session.dead_letter(&DeadLetter { event, attempts: judgement.attempt, error, reason }).await?;
         }
+        let committed = session.commit(&judgement.settlement).await?;
+        if let (Some(event), Committed::Done(_)) = (failed, &committed) {
+            self.note(event, judgement);
+        }
+        Ok(committed)
+    }
+
+    /// Passes that went well grow back to their full size.
+    fn widen(&mut self) {
+        let full = self.consumer.options.batch_size;
+        self.narrow = self.narrow.map(|narrow| narrow * 2).filter(|narrow| *narrow < full);
     }
 
     fn note(&self, event: &Event, judgement: &Judgement) {
@@ -468,12 +457,17 @@ impl Runner {
     }
 }
 
-/// What calling a handler came to.
-enum Called {
-    Done,
-    Failed(Failure),
-    TimedOut,
-    Cancelled,
+/// What is delivered first. The event that failed last stands alone, and what comes before it is committed before it is tried
+/// again: whatever it does, they are done.
+fn up_to_failed<'e>(events: &'e [Event], state: &State) -> &'e [Event] {
+    let Some(failed_at) = state.failed_at else { return events };
+    let before = events.partition_point(|e| e.id() < failed_at);
+    let is_first = events.first().is_some_and(|e| e.id() == failed_at);
+    match before {
+        0 if is_first => &events[..1],
+        0 => events,
+        _ => &events[..before],
+    }
 }
 
 /// Why a row that was asked for is not for us to run now; `None` when we hold it and may.

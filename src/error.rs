@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::DbError;
 
 /// What went wrong, in the terms that a caller branches on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,7 +90,7 @@ impl Error {
 
     /// The SQLSTATE of the server's answer, if the server answered.
     pub fn sqlstate(&self) -> Option<&str> {
-        chain(self).find_map(|e| e.downcast_ref::<tokio_postgres::Error>()?.code().map(SqlState::code))
+        sqlstate(self)
     }
 
     /// The whole chain of causes in one line, the server's own words included.
@@ -154,6 +154,22 @@ fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (d
     std::iter::successors(Some(error), |e: &&'a (dyn StdError + 'static)| (*e).source())
 }
 
+/// The SQLSTATE, where the error or one of its causes is the server's answer.
+pub(crate) fn sqlstate<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a str> {
+    db_error(error).map(|e| e.code().code())
+}
+
+/// Does a prepared statement no longer fit the tables?
+pub(crate) fn is_stale_statement(error: &(dyn StdError + 'static)) -> bool {
+    // The code of the first is that of everything that is not supported, and its words are in the server's language.
+    db_error(error)
+        .is_some_and(|e| e.routine() == Some("RevalidateCachedQuery") || e.code().code() == "26000")
+}
+
+fn db_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a DbError> {
+    chain(error).find_map(|e| e.downcast_ref())
+}
+
 /// The chain of causes in one line. `Display` of a database error says only "db error": the server's own message,
 /// detail, hint and SQLSTATE are put in its place.
 pub(crate) fn describe(error: &(dyn StdError + 'static)) -> String {
@@ -161,7 +177,7 @@ pub(crate) fn describe(error: &(dyn StdError + 'static)) -> String {
     for link in chain(error) {
         let words = match link.downcast_ref::<tokio_postgres::Error>() {
             Some(e) if e.as_db_error().is_some() => continue,
-            _ => match link.downcast_ref::<tokio_postgres::error::DbError>() {
+            _ => match link.downcast_ref::<DbError>() {
                 Some(db) => {
                     let mut words = format!("{} (SQLSTATE {})", db.message(), db.code().code());
                     for (label, more) in [("detail", db.detail()), ("hint", db.hint())] {

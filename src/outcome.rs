@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use crate::error::{describe, is_infrastructure};
+use crate::error::{describe, is_infrastructure, sqlstate};
 
 /// A handler's answer when it could not handle the event, and what that means.
 ///
@@ -76,6 +76,24 @@ impl Failure {
         Self { verdict: Verdict::Skip, error: error.into() }
     }
 
+    /// The handler's time was up.
+    pub(crate) fn timed_out(limit: Duration) -> Self {
+        Self::retry(TimedOut(limit))
+    }
+
+    /// Whatever a handler says about an event while its session goes away is the server's or the network's doing.
+    pub(crate) fn of_a_lost_session(self) -> Self {
+        match self.verdict {
+            Verdict::Retry if !self.error.is::<TimedOut>() => Self { verdict: Verdict::Fault, ..self },
+            _ => self,
+        }
+    }
+
+    /// Was it the server that ended the statement, at its own time-out or because it was told to?
+    pub(crate) fn is_cancelled(&self) -> bool {
+        sqlstate(&*self.error) == Some("57014")
+    }
+
     #[cfg(test)]
     pub(crate) fn fault(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self { verdict: Verdict::Fault, error: error.into() }
@@ -94,6 +112,18 @@ impl Failure {
         describe(&*self.error)
     }
 }
+
+/// A handler that did not finish.
+#[derive(Debug)]
+struct TimedOut(Duration);
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the handler did not finish within {:?}", self.0)
+    }
+}
+
+impl StdError for TimedOut {}
 
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failure {
     fn from(error: E) -> Self {

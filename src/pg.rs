@@ -13,7 +13,10 @@ use std::time::Duration;
 use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
 };
-use tokio_postgres::{AsyncMessage, NoTls};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_postgres::config::Host;
+use tokio_postgres::{AsyncMessage, CancelToken, NoTls};
 
 use crate::error::{Error, ErrorKind};
 
@@ -218,9 +221,9 @@ impl Connector {
             .get_hosts()
             .iter()
             .map(|h| match h {
-                tokio_postgres::config::Host::Tcp(name) => name.clone(),
+                Host::Tcp(name) => name.clone(),
                 #[cfg(unix)]
-                tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+                Host::Unix(path) => path.display().to_string(),
             })
             .collect();
         let port = self.config.get_ports().first().copied().unwrap_or(5432);
@@ -239,6 +242,28 @@ impl Connector {
         let client = ClientWrapper::new(client, task);
         session::prepare(&client, self.connect_timeout).await?;
         Ok(client)
+    }
+
+    /// Ends the statement that a session runs, if it runs one. Returns when the server is through with it, so that it cannot
+    /// hit a later one; an error when that cannot be known.
+    pub(crate) async fn cancel(&self, token: CancelToken) -> Result<(), Error> {
+        let what = format!("cancelling a statement at {}", self.target());
+        let lost = |e: std::io::Error| Error::with_source(ErrorKind::Connection, what.clone(), e);
+        let port = self.config.get_ports().first().copied().unwrap_or(5432);
+        match (self.config.get_hosts(), self.config.get_hostaddrs()) {
+            (_, [address]) => through(TcpStream::connect((*address, port)).await.map_err(lost)?, token).await,
+            ([Host::Tcp(name)], []) => {
+                through(TcpStream::connect((name.as_str(), port)).await.map_err(lost)?, token).await
+            }
+            #[cfg(unix)]
+            ([Host::Unix(folder)], []) => {
+                let socket = folder.join(format!(".s.PGSQL.{port}"));
+                through(tokio::net::UnixStream::connect(socket).await.map_err(lost)?, token).await
+            }
+            _ => {
+                Err(Error::new(ErrorKind::Config, format!("{what}: which of its hosts it is, is not known")))
+            }
+        }
     }
 
     /// A connection whose notifications are told to `heard`; the end of the stream of messages is the end of the
@@ -288,6 +313,19 @@ impl Connector {
             .build()
             .map_err(|e| Error::with_source(ErrorKind::Config, format!("a pool of {size} connections"), e))
     }
+}
+
+/// Closes a connection that belongs to a pool, and with it whatever it is still busy with.
+pub(crate) fn throw_away(object: Object) {
+    drop(Object::take(object));
+}
+
+/// Sends a cancel and waits until the server has closed the connection that it came by, which it does afterwards.
+async fn through(mut stream: impl AsyncRead + AsyncWrite + Unpin, token: CancelToken) -> Result<(), Error> {
+    let lost = |e| Error::with_source(ErrorKind::Connection, "sending a cancel", e);
+    token.cancel_query_raw(&mut stream, NoTls).await.map_err(|e| Error::statement("sending a cancel", e))?;
+    while stream.read(&mut [0; 16]).await.map_err(lost)? > 0 {}
+    Ok(())
 }
 
 /// Takes a connection from a pool.

@@ -6,8 +6,8 @@ VOLATILE
 AS $body$
 BEGIN
     IF pg_current_xact_id_if_assigned()::text IS DISTINCT FROM transaction_id THEN
-        RAISE EXCEPTION 'the handler ended the transaction of its pass'
-            USING ERRCODE = 'IO007', HINT = 'a handler must not run COMMIT or ROLLBACK; use a savepoint';
+        RAISE EXCEPTION 'a handler must not end the transaction of its pass'
+            USING ERRCODE = 'IO007', HINT = 'it ran COMMIT, ROLLBACK or the like: use a savepoint';
     END IF;
     RETURN true;
 END

@@ -1,22 +1,26 @@
 //! The transaction that a handler gets: everything but its end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::types::{BorrowToSql, ToSql};
 use tokio_postgres::{Row, RowStream, Statement};
 
-use crate::error::Error;
+use crate::error::{Error, describe, is_stale_statement, sqlstate};
 use crate::event::{Append, Event, ExpectedVersion, NewEvent};
+use crate::pg;
 use crate::store::Inorder;
+
+mod text;
 
 type PgResult<T> = Result<T, tokio_postgres::Error>;
 
 /// The transaction of a pass, as a handler sees it.
 ///
 /// Statements run in the pass's own transaction, under READ COMMITTED, and commit together with the advance of the
-/// position. There is no commit and no rollback here, and a handler that runs them as SQL fails the pass. Statement texts
-/// are prepared once per connection.
+/// position. There is no commit and no rollback here, and a handler that runs them as SQL gets an error in their place.
+/// Statement texts are prepared once per connection.
 ///
 /// A statement that fails aborts the transaction, as always in PostgreSQL: return the error, or put the statement into a
 /// [`savepoint`](Self::savepoint).
@@ -27,17 +31,37 @@ pub struct HandlerTx<'a> {
     traces: &'a Traces,
 }
 
-/// What handlers left behind in the transaction, for the pass to know.
+/// What a handler left behind in the transaction, for the pass to know.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
-    failed: AtomicBool,
+    first_error: Mutex<Option<FirstError>>,
     appended: AtomicBool,
 }
 
+/// The first statement of a handler that failed.
+#[derive(Debug)]
+pub(crate) struct FirstError {
+    /// The server's words.
+    pub(crate) message: String,
+    /// The transaction was aborted already: a statement before this one failed, and nobody looked.
+    pub(crate) aborted_before: bool,
+    /// A prepared statement no longer fits the tables; preparing it anew helps.
+    pub(crate) stale: bool,
+}
+
 impl Traces {
-    /// Did a statement fail since the last call?
-    pub(crate) fn take_failed(&self) -> bool {
-        self.failed.swap(false, Ordering::Relaxed)
+    fn note(&self, error: &(dyn std::error::Error + 'static)) {
+        let mut first = self.first_error.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| FirstError {
+            message: describe(error),
+            aborted_before: sqlstate(error) == Some("25P02"),
+            stale: is_stale_statement(error),
+        });
+    }
+
+    /// The first statement that failed since the last call.
+    pub(crate) fn take_error(&self) -> Option<FirstError> {
+        self.first_error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Was an event appended since the last call?
@@ -110,6 +134,7 @@ impl<'a> HandlerTx<'a> {
     /// # Errors
     /// The server's.
     pub async fn prepare(&self, statement: &str) -> PgResult<Statement> {
+        self.check(statement).await?;
         self.noting(self.client.prepare_cached(statement).await)
     }
 
@@ -118,6 +143,7 @@ impl<'a> HandlerTx<'a> {
     /// # Errors
     /// The server's.
     pub async fn batch_execute(&self, statements: &str) -> PgResult<()> {
+        self.check(statements).await?;
         self.noting(self.client.batch_execute(statements).await)
     }
 
@@ -165,15 +191,27 @@ impl<'a> HandlerTx<'a> {
                 self.log.append_on(self.client, expected, &events).await
             }
         };
-        if appended.is_err() {
-            self.traces.failed.store(true, Ordering::Relaxed);
+        if let Err(error) = &appended {
+            self.traces.note(error);
         }
         appended
     }
 
+    /// Refuses, in the server's words, what would end the pass's transaction.
+    async fn check(&self, statements: &str) -> PgResult<()> {
+        let schema = self.log.schema();
+        if text::appends(statements, schema.name(), schema.quoted()) {
+            self.traces.appended.store(true, Ordering::Relaxed);
+        }
+        if text::ends_transaction(statements) {
+            return self.noting(pg::consumers::refuse_end(self.client, schema).await);
+        }
+        Ok(())
+    }
+
     fn noting<T>(&self, result: PgResult<T>) -> PgResult<T> {
-        if result.is_err() {
-            self.traces.failed.store(true, Ordering::Relaxed);
+        if let Err(error) = &result {
+            self.traces.note(error);
         }
         result
     }

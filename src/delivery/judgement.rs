@@ -74,6 +74,14 @@ impl Judgement {
     }
 }
 
+/// A dead consumer whose row was to be had has armed itself again: its failed event begins anew.
+pub(super) fn rearmed(state: State) -> State {
+    if state.status != "dead" || state.locked.is_none() {
+        return state;
+    }
+    State { status: "idle".into(), attempts: 0, faults: 0, rearms: state.rearms + 1, ..state }
+}
+
 /// Judges the failure of `event`, everything before it being dealt with up to `position`.
 pub(super) fn judge(
     options: &Options,
@@ -97,13 +105,10 @@ struct Failed {
 }
 
 fn judge_at(options: &Options, state: &State, event: &Failed, cause: &Failure, position: i64) -> Judgement {
-    let rearmed = state.status == "dead";
-    let (attempts, faults) = match event.again {
-        true if rearmed => (0, 0),
-        true => (state.attempts, state.faults),
-        false => (0, 0),
+    let (attempts, faults, rearms) = match event.again {
+        true => (state.attempts, state.faults, state.rearms),
+        false => (0, 0, 0),
     };
-    let rearms = if event.again { state.rearms + i32::from(rearmed) } else { 0 };
     let mut judgement = Judgement::well(position);
     judgement.failed_at = Some(event.id);
     judgement.attempt = attempts + 1;
@@ -250,7 +255,7 @@ mod tests {
         let first = again(&options, &state(0, 0), &cause);
         assert_eq!((first.status, first.rearms, first.due_in), ("dead", 0, Some(Duration::from_secs(60))));
         let dead = State { status: "dead".into(), attempts: 1, ..state(0, 0) };
-        let second = again(&options, &dead, &cause);
+        let second = again(&options, &rearmed(dead), &cause);
         assert_eq!((second.status, second.rearms, second.due_in), ("dead", 1, None));
     }
 }

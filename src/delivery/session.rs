@@ -1,48 +1,47 @@
 //! The connection and the transaction of a pass. Whatever ends a pass early, a connection goes back to its pool only with
-//! its transaction ended.
+//! its transaction ended; every other one is thrown away.
 
-use std::time::Duration;
+use tokio_postgres::error::SqlState;
 
 use super::*;
-use crate::pg::{On, consumers};
+use crate::consumer::{FirstError, Traces};
+use crate::pg::{On, consumers, is_connection_lost, throw_away};
 
 /// How long after a time-out the server may take to be ready again.
-const MARGIN: Duration = Duration::from_secs(2);
+pub(crate) const MARGIN: Duration = Duration::from_secs(2);
+/// How soon a row whose last holder is being ended is asked for again.
+const AGAIN_PAUSE: Duration = Duration::from_millis(20);
 
 /// One connection, from the lock to the commit.
-pub(crate) struct PassSession {
+pub(crate) struct PassSession<'a> {
+    cx: &'a Context,
+    consumer: Arc<Consumer>,
+    key: Key,
     /// `None` once it is given back or thrown away.
     object: Option<Object>,
-    key: Key,
-    begin: String,
     lock: tokio_postgres::Statement,
     settle: tokio_postgres::Statement,
     transaction_id: String,
     backend: i32,
-    traces: crate::consumer::Traces,
-    limit: Duration,
+    traces: Traces,
+    /// A cancel may still be on its way, and would hit whatever statement comes next.
+    spoiled: bool,
 }
 
-/// Why a pass could not be committed.
+/// What came of an attempt to commit. That the answer never came is an error instead: nobody knows.
 #[derive(Debug)]
-pub(crate) enum CommitError {
-    /// The server refused it: nothing was written.
+pub(crate) enum Committed {
+    /// It is done; when the next attempt is due, if one is.
+    Done(Option<OffsetDateTime>),
+    /// The server refused it: nothing was kept.
     Refused(Error),
-    /// The answer never came.
-    Unknown(Error),
+    /// The handlers' effects are kept, but the row is gone: they took it away themselves.
+    Gone,
 }
 
-impl From<CommitError> for Error {
-    fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::Refused(error) | CommitError::Unknown(error) => error,
-        }
-    }
-}
-
-impl PassSession {
+impl<'a> PassSession<'a> {
     /// Takes a connection, and has everything prepared so that the pass's own round trips can be pipelined.
-    pub(crate) async fn begin(cx: &Context, consumer: &Consumer, key: &Key) -> Result<Self, Error> {
+    pub(crate) async fn begin(cx: &'a Context, consumer: &Arc<Consumer>, key: &Key) -> Result<Self, Error> {
         let object = checkout(&cx.passes, "taking a connection for a pass").await?;
         let preparing = async {
             Ok::<_, tokio_postgres::Error>((
@@ -53,22 +52,44 @@ impl PassSession {
         let (lock, settle) = match deadline(cx.log.limit(), "preparing a pass", preparing).await {
             Ok(prepared) => prepared,
             Err(error) => {
-                drop(Object::take(object));
+                throw_away(object);
                 return Err(error);
             }
         };
-        let limit = consumer.options.handler_timeout;
         Ok(Self {
-            object: Some(object),
+            cx,
+            consumer: Arc::clone(consumer),
             key: key.clone(),
-            begin: pg::session::begin(limit, limit + Duration::from_millis(500)),
+            object: Some(object),
             lock,
             settle,
             transaction_id: String::new(),
             backend: 0,
-            traces: crate::consumer::Traces::default(),
-            limit: cx.log.limit(),
+            traces: Traces::default(),
+            spoiled: false,
         })
+    }
+
+    /// Takes the row again after a pass was lost. `None` when anybody has moved on since.
+    pub(crate) async fn begin_again(
+        cx: &'a Context,
+        consumer: &Arc<Consumer>,
+        key: &Key,
+        before: &State,
+    ) -> Result<Option<Self>, Error> {
+        let until = Instant::now() + MARGIN;
+        loop {
+            let mut session = Self::begin(cx, consumer, key).await?;
+            let now = session.lock(i64::MAX).await?.filter(|now| now.stands_as(before));
+            if now.as_ref().is_some_and(|now| now.locked.is_some()) {
+                return Ok(Some(session));
+            }
+            session.leave().await?;
+            if now.is_none() || Instant::now() >= until {
+                return Ok(None);
+            }
+            tokio::time::sleep(AGAIN_PAUSE).await;
+        }
     }
 
     pub(crate) fn client(&self) -> &deadpool_postgres::ClientWrapper {
@@ -78,35 +99,31 @@ impl PassSession {
         }
     }
 
-    pub(crate) fn traces(&self) -> &crate::consumer::Traces {
+    pub(crate) fn traces(&self) -> &Traces {
         &self.traces
     }
 
     /// Begins, asks for the row's lock and sets the savepoint, in one round trip. `None` when there is no such row.
-    pub(crate) async fn lock(
-        &mut self,
-        cx: &Context,
-        consumer: &Consumer,
-        head: i64,
-    ) -> Result<Option<State>, Error> {
-        let client = self.client();
+    pub(crate) async fn lock(&mut self, head: i64) -> Result<Option<State>, Error> {
+        let (client, revision) = (self.client(), self.consumer.revision_number());
+        let limit = self.consumer.options.handler_timeout;
         let asking = async {
-            let (began, state, saved) = tokio::join!(
-                client.batch_execute(&self.begin),
-                consumers::lock(client, &self.lock, &self.key, cx.process, consumer.revision_number(), head),
-                client.batch_execute("SAVEPOINT inorder_pass"),
+            let (began, state, guarded) = tokio::join!(
+                pg::session::begin(client),
+                consumers::lock(client, &self.lock, &self.key, self.cx.process, revision, head),
+                pg::session::guard(client, limit, limit + Duration::from_millis(500)),
             );
             began?;
             let state = state?;
-            saved?;
+            guarded?;
             Ok::<_, tokio_postgres::Error>(state)
         };
-        let state = deadline(self.limit, On("locking consumer", &self.key), asking).await?;
+        let state = deadline(self.limit(), On("locking consumer", &self.key), asking).await?;
         if let Some(state) = &state {
             self.transaction_id = state.locked.clone().unwrap_or_default();
             self.backend = state.backend;
         }
-        Ok(state)
+        Ok(state.map(judgement::rearmed))
     }
 
     /// Did the handler append an event since the last call?
@@ -114,173 +131,204 @@ impl PassSession {
         self.traces.take_appended()
     }
 
-    pub(crate) fn is_lost(&self) -> bool {
-        self.client().is_closed()
-    }
-
-    /// A handler that went on after a failed statement left the transaction aborted, and none of its work would be kept.
-    pub(crate) async fn swallowed_error(&self) -> Option<Failure> {
-        if !self.traces.take_failed() {
-            return None;
-        }
-        let probe = deadline(
-            MARGIN,
-            "after a statement of the handler failed",
-            self.client().batch_execute("SELECT 1"),
-        );
-        let error = probe.await.err()?;
-        Some(Failure::retry(Error::with_source(
-            ErrorKind::Database,
-            "a statement failed, the handler went on, and the transaction is aborted: return the error, or use a savepoint",
-            error,
-        )))
+    /// A handler that went on after a failed statement left the transaction aborted, unless it has gone back to a savepoint.
+    pub(crate) async fn swallowed(&self, first: Option<&FirstError>) -> Option<Failure> {
+        let first = first?;
+        let probe = pg::session::ask(self.client());
+        let error = deadline(MARGIN, "after a statement of the handler failed", probe).await.err()?;
+        Some(Failure::retry(aborted(&first.message, error)))
     }
 
     /// Undoes what the handlers did; the row stays locked.
     pub(crate) async fn roll_back(&mut self) -> Result<(), Error> {
-        let what = "rolling back to the savepoint";
-        self.traces.take_failed();
+        let what = On("rolling back a pass of consumer", &self.key);
+        self.traces.take_error();
         self.traces.take_appended();
+        if self.spoiled {
+            return Err(Error::new(
+                ErrorKind::Timeout,
+                format!("{what}: the server did not end the statement"),
+            ));
+        }
         let client = self.client();
-        match deadline(MARGIN, what, client.batch_execute("ROLLBACK TO SAVEPOINT inorder_pass")).await {
-            // A cancel that came late hit this statement in the place of the handler's.
+        match deadline(MARGIN, &what, pg::session::back_to_guard(client)).await {
+            // The cancel hit this statement in the place of the handler's.
             Err(e) if e.sqlstate() == Some("57014") => {
-                deadline(MARGIN, what, client.batch_execute("ROLLBACK TO SAVEPOINT inorder_pass")).await
+                deadline(MARGIN, &what, pg::session::back_to_guard(client)).await
             }
             done => done,
         }
     }
 
-    /// Cancels the statement of a handler that was dropped. True when the session is still there.
-    pub(crate) async fn interrupt(&self) -> bool {
-        let cancel = self.client().cancel_token();
-        let cancelled = tokio::time::timeout(MARGIN, cancel.cancel_query(NoTls)).await;
-        if !matches!(cancelled, Ok(Ok(()))) {
-            tracing::debug!(consumer = %self.key, "cancelling a handler's statement did not get through");
+    /// Has the server end the statement of a handler that was dropped.
+    pub(crate) async fn interrupt(&mut self) {
+        let token = self.client().cancel_token();
+        let cancelling = self.cx.log.connector().cancel(token);
+        if let Err(error) = deadline(MARGIN, On("interrupting consumer", &self.key), cancelling).await {
+            tracing::debug!(error = error.report(), "the session is dropped");
+            self.spoiled = true;
         }
-        !self.is_lost()
     }
 
-    pub(crate) async fn dead_letter(&self, cx: &Context, letter: &DeadLetter<'_>) -> Result<(), Error> {
-        let adding = pg::dead_letters::add(self.client(), cx.log.schema(), &self.key, letter);
-        deadline(self.limit, "writing a dead letter", adding).await
+    /// Prepared statements do not fit the tables any more.
+    pub(crate) fn forget_statements(&self) {
+        self.client().statement_cache.clear();
     }
 
-    pub(crate) async fn dead_letter_event(&self, cx: &Context, id: i64) -> Result<Option<Event>, Error> {
-        let reading = pg::dead_letters::event(self.client(), cx.log.schema(), id);
-        deadline(self.limit, On("reading the event of dead letter", id), reading).await
+    pub(crate) async fn dead_letter(&self, letter: &DeadLetter<'_>) -> Result<(), Error> {
+        let adding = pg::dead_letters::add(self.client(), self.cx.log.schema(), &self.key, letter);
+        deadline(self.limit(), "writing a dead letter", adding).await
     }
 
+    pub(crate) async fn dead_letter_event(&self, id: i64) -> Result<Option<Event>, Error> {
+        let reading = pg::dead_letters::event(self.client(), self.cx.log.schema(), id);
+        deadline(self.limit(), On("reading the event of dead letter", id), reading).await
+    }
+
+    /// False when its retry is asked for no more.
     pub(crate) async fn settle_dead_letter(
         &self,
-        cx: &Context,
         id: i64,
         state: &str,
         error: Option<&str>,
-    ) -> Result<(), Error> {
-        let settling = pg::dead_letters::settle(self.client(), cx.log.schema(), id, state, error);
-        deadline(self.limit, On("settling dead letter", id), settling).await
+    ) -> Result<bool, Error> {
+        let settling = pg::dead_letters::settle(self.client(), self.cx.log.schema(), id, state, error);
+        deadline(self.limit(), On("settling dead letter", id), settling).await
     }
 
-    /// Writes what the pass came to and commits, in one round trip. Answers when the next attempt is due.
-    pub(crate) async fn commit(
-        mut self,
-        cx: &Context,
-        key: &Key,
-        to: &Settlement,
-    ) -> Result<Option<OffsetDateTime>, CommitError> {
-        if cx.mutant == Some(Mutant::PositionOutside) {
-            self.commit_effects_first().await.map_err(CommitError::Unknown)?;
+    /// Writes what the pass came to and commits, in one round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ambiguous`]: the answer never came.
+    pub(crate) async fn commit(mut self, to: &Settlement) -> Result<Committed, Error> {
+        if self.cx.mutant == Some(Mutant::PositionOutside) {
+            self.commit_effects_first().await?;
         }
+        let what = On("committing a pass of consumer", &self.key);
         let client = self.client();
         let ending = async {
-            Ok::<_, Error>(tokio::join!(
-                client.batch_execute("SET CONSTRAINTS ALL IMMEDIATE"),
-                consumers::settle(client, &self.settle, key, &self.transaction_id, cx.process, to),
-                client.batch_execute("COMMIT"),
-            ))
+            tokio::join!(
+                pg::session::check_constraints(client),
+                consumers::settle(client, &self.settle, &self.key, &self.transaction_id, self.cx.process, to),
+                pg::session::commit(client),
+            )
         };
-        let what = format!("committing a pass of consumer {key}");
-        let (checked, settled, committed) = deadline(self.limit, &what, ending).await.map_err(unknown)?;
-        let settled = match checked.and(settled).and_then(|settled| committed.map(|()| settled)) {
-            Ok(settled) => settled,
-            Err(error) => return Err(self.refused(&what, error)),
-        };
-        self.give_back();
-        match settled {
-            Some(next_attempt_at) => Ok(next_attempt_at),
-            None => Err(CommitError::Refused(Error::new(
-                ErrorKind::NotRegistered,
+        // What is deferred to the end may take as long as a handler.
+        let limit = self.limit() + self.consumer.options.handler_timeout;
+        let Ok((checked, settled, committed)) = tokio::time::timeout(limit, ending).await else {
+            return Err(Error::new(
+                ErrorKind::Ambiguous,
                 format!(
-                    "{what}: its row is gone, although this process held it; nothing but the handlers' effects was kept"
+                    "{what}: no answer within {:.1} s; the next pass reads what is true",
+                    limit.as_secs_f64()
                 ),
-            ))),
+            ));
+        };
+        // The server's word on what comes before the commit means that nothing is kept, however it ended the session.
+        let settled = match checked.and(settled) {
+            Ok(settled) => settled,
+            Err(e) if e.as_db_error().is_some() => return Ok(Committed::Refused(refused(&what, e))),
+            Err(e) => return Err(unanswered(&what, e)),
+        };
+        match committed {
+            Ok(()) => {}
+            Err(e) if is_connection_lost(&e) => return Err(unanswered(&what, e)),
+            Err(e) => return Ok(Committed::Refused(refused(&what, e))),
         }
-    }
-
-    /// An answer of the server means that nothing was kept; anything else, that nobody knows.
-    fn refused(&mut self, what: &str, error: tokio_postgres::Error) -> CommitError {
-        if error.as_db_error().is_some() && !self.is_lost() {
-            self.give_back();
-            return CommitError::Refused(Error::statement(what, error));
-        }
-        unknown(Error::statement(what, error))
+        self.object = None;
+        Ok(settled.map_or(Committed::Gone, Committed::Done))
     }
 
     /// The mutant `position-outside`.
     async fn commit_effects_first(&mut self) -> Result<(), Error> {
         let client = self.client();
-        deadline(self.limit, "committing effects", client.batch_execute("COMMIT")).await?;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        deadline(self.limit, "beginning again", client.batch_execute(&self.begin)).await?;
-        let row = deadline(
-            self.limit,
-            "beginning again",
-            client.query_one("SELECT pg_current_xact_id()::text", &[]),
-        );
-        self.transaction_id = row.await?.get(0);
+        let again = async {
+            pg::session::commit(client).await?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            pg::session::begin(client).await?;
+            pg::session::transaction_id(client).await
+        };
+        self.transaction_id = deadline(self.limit(), "committing effects", again).await?;
         Ok(())
     }
 
     /// Ends the transaction without having written anything.
     pub(crate) async fn leave(mut self) -> Result<(), Error> {
-        deadline(self.limit, "ending a pass", self.client().batch_execute("ROLLBACK")).await?;
-        self.give_back();
+        deadline(self.limit(), "ending a pass", pg::session::roll_back(self.client())).await?;
+        self.object = None;
         Ok(())
     }
 
-    /// Drops the connection and has the server end its session, so that the row is free.
-    pub(crate) async fn abandon(mut self, cx: &Context) {
-        let Some(object) = self.object.take() else { return };
-        drop(Object::take(object));
-        let freeing = async {
-            let client = checkout(&cx.passes, "ending a lost session").await?;
-            let freeing =
-                consumers::free(&client, cx.log.schema(), &self.key, Duration::ZERO, Some(self.backend));
-            deadline(MARGIN, "ending a lost session", freeing).await
+    /// Ends the pass of a handler that was dropped: nothing of it is kept, and nothing stays behind.
+    pub(crate) async fn give_up(mut self) {
+        self.interrupt().await;
+        let ended = match self.spoiled {
+            true => false,
+            false => {
+                let ending = pg::session::roll_back(self.client());
+                deadline(MARGIN, "giving up a pass", ending).await.is_ok()
+            }
         };
-        if let Err(error) = freeing.await {
+        match ended {
+            true => self.object = None,
+            false => self.abandon().await,
+        }
+    }
+
+    /// Drops the connection and has the server end its session, so that the row is free.
+    pub(crate) async fn abandon(mut self) {
+        let Some(object) = self.object.take() else { return };
+        throw_away(object);
+        let freeing = async {
+            let client = checkout(&self.cx.passes, "ending a lost session").await?;
+            let (schema, backend) = (self.cx.log.schema(), Some(self.backend));
+            let freeing = consumers::free(&client, schema, &self.key, Duration::ZERO, backend);
+            let freed = deadline(MARGIN, "ending a lost session", freeing).await;
+            if freed.is_err() {
+                throw_away(client);
+            }
+            freed
+        };
+        if let Err(error) = deadline(2 * MARGIN, "ending a lost session", freeing).await {
             tracing::warn!(consumer = %self.key, error = error.report(), "a lost session could not be ended; the server will");
         }
     }
 
-    fn give_back(&mut self) {
-        self.object = None;
+    fn limit(&self) -> Duration {
+        self.cx.log.limit()
     }
 }
 
-impl Drop for PassSession {
+impl Drop for PassSession<'_> {
     fn drop(&mut self) {
         if let Some(object) = self.object.take() {
-            drop(Object::take(object));
+            throw_away(object);
         }
     }
 }
 
-fn unknown(error: Error) -> CommitError {
-    CommitError::Unknown(Error::with_source(
-        ErrorKind::Ambiguous,
-        "the answer to a commit never came; the next pass reads what is true",
+fn aborted(first: &str, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::with_source(
+        ErrorKind::Database,
+        format!(
+            "a statement failed, the handler went on, and nothing of the transaction can be kept ({first}); return the error, \
+             or use a savepoint"
+        ),
         error,
-    ))
+    )
+}
+
+fn refused(what: &impl std::fmt::Display, error: tokio_postgres::Error) -> Error {
+    match error.code().map(SqlState::code) {
+        Some("25P02") => aborted("its words went unheard", error),
+        _ => Error::statement(what, error),
+    }
+}
+
+fn unanswered(what: &impl std::fmt::Display, error: tokio_postgres::Error) -> Error {
+    Error::with_source(
+        ErrorKind::Ambiguous,
+        format!("{what}: the answer never came; the next pass reads what is true"),
+        error,
+    )
 }

@@ -17,7 +17,7 @@ use crate::event::Event;
 use crate::pg::consumers::Key;
 use crate::pg::instances;
 use crate::pg::pages::{self, Wanted};
-use crate::pg::{checkout, deadline};
+use crate::pg::{checkout, deadline, throw_away};
 use crate::safe_head::Step;
 use crate::store::Inorder;
 
@@ -240,7 +240,7 @@ impl ReadAhead {
             let (events, full) = match deadline(log.limit(), "reading events", reading).await {
                 Ok((page, seen)) if seen == Some(epoch) => page,
                 Ok(_) => {
-                    drop(deadpool_postgres::Object::take(client));
+                    throw_away(client);
                     return Err(Error::new(
                         ErrorKind::Connection,
                         "reading events: the server was restarted or replaced",
@@ -248,13 +248,13 @@ impl ReadAhead {
                 }
                 Err(error) => {
                     // Whatever it was, the connection may still be busy with it.
-                    drop(deadpool_postgres::Object::take(client));
+                    throw_away(client);
                     return Err(error);
                 }
             };
             if full && i64::try_from(events.len()) != Ok(rows) {
                 // It ended at the bytes: the rest of the rows is still on its way over this connection.
-                drop(deadpool_postgres::Object::take(client));
+                throw_away(client);
             }
             let to = match events.last() {
                 Some(last) if full => last.id(),

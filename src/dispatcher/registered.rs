@@ -60,7 +60,8 @@ impl Registered {
         loop {
             let report = self.run_once().await?;
             let busy = report.0.values().any(|r| r.outcome == Outcome::Busy);
-            let more = report.0.values().any(|r| r.outcome == Outcome::More);
+            // What was done may have appended events.
+            let more = report.processed() > 0 || report.0.values().any(|r| r.outcome == Outcome::More);
             for (name, one) in report.0 {
                 let sum = total.0.entry(name).or_insert_with(|| ConsumerReport::new(Outcome::More));
                 sum.processed += one.processed;

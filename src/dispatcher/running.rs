@@ -54,19 +54,8 @@ impl Running {
     /// # Errors
     /// [`ErrorKind::Stopped`] when a part of the dispatcher had panicked.
     pub async fn stop(&self) -> Result<(), Error> {
-        self.ask();
+        self.phase.send_if_modified(drain);
         self.stopped().await
-    }
-
-    /// Asks for the end, once.
-    fn ask(&self) {
-        self.phase.send_if_modified(|phase| {
-            let running = *phase == Phase::Running;
-            if running {
-                *phase = Phase::Draining;
-            }
-            running
-        });
     }
 
     /// Waits until it has stopped, without asking for it.
@@ -91,8 +80,20 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.ask();
+        self.phase.send_if_modified(drain);
     }
+}
+
+/// How long lanes may take to end their transactions after the stop time-out.
+const TIDY_UP: Duration = Duration::from_secs(1);
+
+/// Asks to stop, where nobody has; true when it was news.
+fn drain(phase: &mut Phase) -> bool {
+    let running = *phase == Phase::Running;
+    if running {
+        *phase = Phase::Draining;
+    }
+    running
 }
 
 /// Owns all tasks of a running dispatcher, and ends them in order: lanes, then the watcher and the listener.
@@ -130,32 +131,37 @@ async fn supervise(
     }
     let mut end = Stopped::Well;
     let mut asked = phase.subscribe();
-    let draining = async {
+    let out_of_time = async {
         // The sender lives as long as this task.
         let _ = asked.wait_for(|phase| *phase >= Phase::Draining).await;
         tokio::time::sleep(settings.stop_timeout).await;
+        tracing::warn!("handlers in flight did not finish within the stop time-out; they are dropped");
+        phase.send_replace(Phase::Cancelling);
+        tokio::time::sleep(TIDY_UP).await;
     };
-    tokio::pin!(draining);
+    tokio::pin!(out_of_time);
+    let mut aborted = false;
     loop {
         tokio::select! {
             ended = lanes.join_next() => match ended {
                 None => break,
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
+                Some(Err(error)) if error.is_panic() => {
                     tracing::error!(%error, "a consumer's task panicked; the dispatcher stops");
                     end = Stopped::Panicked(error.to_string());
-                    phase.send_replace(Phase::Draining);
+                    phase.send_if_modified(drain);
                 }
+                Some(_) => {}
             },
             // They end only when they are asked to.
             Some(Err(error)) = services.join_next() => {
                 tracing::error!(%error, "a task of the dispatcher panicked; the dispatcher stops");
                 end = Stopped::Panicked(error.to_string());
-                phase.send_replace(Phase::Draining);
+                phase.send_if_modified(drain);
             },
-            () = &mut draining, if *phase.borrow() < Phase::Cancelling => {
-                tracing::warn!("handlers in flight did not finish within the stop time-out; they are dropped");
-                phase.send_replace(Phase::Cancelling);
+            () = &mut out_of_time, if !aborted => {
+                // They wait for a server that does not answer. Their transactions go with their connections.
+                lanes.abort_all();
+                aborted = true;
             }
         }
     }
@@ -166,6 +172,8 @@ async fn supervise(
         }
     }
     leave(&cx, &who).await;
+    cx.passes.close();
+    cx.readers.close();
     stopped.send_replace(Some(end));
 }
 
@@ -173,10 +181,14 @@ async fn supervise(
 async fn leave(cx: &Context, who: &Identity) {
     let leaving = async {
         let client = cx.log.client("leaving").await?;
-        let limit = cx.log.limit().min(Duration::from_secs(5));
-        deadline(limit, "leaving", pg::instances::leave(&client, cx.log.schema(), who.id)).await
+        let leaving = pg::instances::leave(&client, cx.log.schema(), who.id);
+        let left = deadline(Duration::from_secs(2), "leaving", leaving).await;
+        if left.is_err() {
+            pg::throw_away(client);
+        }
+        left
     };
-    if let Err(error) = leaving.await {
+    if let Err(error) = deadline(Duration::from_secs(5), "leaving", leaving).await {
         tracing::debug!(error = error.report(), "leaving");
     }
 }

@@ -108,6 +108,15 @@ pub(crate) struct State {
     pub(crate) backend: i32,
 }
 
+impl State {
+    /// Is it as it was, whoever holds it?
+    pub(crate) fn stands_as(&self, before: &Self) -> bool {
+        let fence = |s: &Self| (s.epoch, s.position, s.attempts, s.faults, s.rearms, s.revision);
+        // Whoever does not hold the row is not told of a retry.
+        fence(self) == fence(before) && (self.locked.is_none() || self.retry == before.retry)
+    }
+}
+
 /// The statement of [`lock`].
 pub(crate) async fn prepare_lock(client: &ClientWrapper, schema: &Schema) -> Result<Statement> {
     client.prepare_cached(&schema.sql(sql!("consumers/lock"))).await
@@ -211,35 +220,10 @@ pub(crate) async fn settle(
     Ok(row.map(|r| r.get(0)))
 }
 
-/// As [`settle`], in a transaction of its own and fenced by how the row stood; `None` when anybody has moved on since.
-pub(crate) async fn record(
-    client: &ClientWrapper,
-    schema: &Schema,
-    key: &Key,
-    from: &State,
-    to: &Settlement,
-) -> Result<Option<Option<OffsetDateTime>>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/record"))).await?;
-    let row = client
-        .query_opt(
-            &statement,
-            &[
-                /* consumer */ &key.name,
-                /* instance */ &key.instance,
-                /* partition */ &key.partition,
-                /* position */ &from.position,
-                /* attempts */ &from.attempts,
-                /* faults */ &from.faults,
-                /* status */ &to.status,
-                /* attempts */ &to.attempts,
-                /* faults */ &to.faults,
-                /* due_in */ &to.due_in.map(|d| d.as_secs_f64()),
-                /* failed_event_id */ &to.failed_event_id,
-                /* last_error */ &to.last_error,
-            ],
-        )
-        .await?;
-    Ok(row.map(|r| r.get(0)))
+/// Fails, in the place of a statement that would end the pass's transaction.
+pub(crate) async fn refuse_end(client: &ClientWrapper, schema: &Schema) -> Result<()> {
+    client.execute(&*schema.sql(sql!("consumers/refuse_end")), &[]).await?;
+    Ok(())
 }
 
 /// A session that held a row for too long.

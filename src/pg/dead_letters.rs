@@ -48,14 +48,15 @@ pub(crate) async fn event(client: &ClientWrapper, schema: &Schema, id: i64) -> R
     Ok(client.query_opt(&statement, &[/* id */ &id]).await?.map(Event::from_row))
 }
 
+/// False when the retry is asked for no more: another process, or an operator, was faster.
 pub(crate) async fn settle(
     client: &ClientWrapper,
     schema: &Schema,
     id: i64,
     state: &str,
     error: Option<&str>,
-) -> Result<()> {
+) -> Result<bool> {
     let statement = client.prepare_cached(&schema.sql(sql!("dead_letters/settle"))).await?;
-    client.execute(&statement, &[/* id */ &id, /* state */ &state, /* error */ &error]).await?;
-    Ok(())
+    let settled = client.execute(&statement, &[/* id */ &id, /* state */ &state, /* error */ &error]).await?;
+    Ok(settled == 1)
 }

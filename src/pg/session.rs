@@ -21,14 +21,55 @@ pub(crate) async fn prepare(client: &Client, limit: Duration) -> Result<(), Erro
     })
 }
 
-/// Begins a pass's transaction: a handler's statements end after `statement`, and a client that fell silent after `idle`.
-pub(crate) fn begin(statement: Duration, idle: Duration) -> String {
-    format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {}; \
-         SET LOCAL idle_in_transaction_session_timeout = {}",
+/// Begins a pass's transaction.
+pub(crate) async fn begin(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(sql!("session/begin")).await
+}
+
+/// From here on a pass's transaction is the handlers': their statements end after `statement`, a client that fell silent
+/// after `idle`, and [`back_to_guard`] undoes what they did.
+pub(crate) async fn guard(
+    client: &Client,
+    statement: Duration,
+    idle: Duration,
+) -> Result<(), tokio_postgres::Error> {
+    let limits = format!(
+        "SET LOCAL statement_timeout = {}; SET LOCAL idle_in_transaction_session_timeout = {}; {}",
         statement.as_millis().max(1),
         idle.as_millis().max(1),
-    )
+        sql!("session/guard"),
+    );
+    client.batch_execute(&limits).await
+}
+
+/// Undoes everything since [`guard`].
+pub(crate) async fn back_to_guard(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(sql!("session/back_to_guard")).await
+}
+
+/// Checks what was deferred to the end of the transaction.
+pub(crate) async fn check_constraints(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(sql!("session/check_constraints")).await
+}
+
+/// Commits the transaction.
+pub(crate) async fn commit(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(sql!("session/commit")).await
+}
+
+/// Ends the transaction, and nothing of it is kept.
+pub(crate) async fn roll_back(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(sql!("session/roll_back")).await
+}
+
+/// Does the session answer, and can its transaction go on?
+pub(crate) async fn ask(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(sql!("session/ask")).await
+}
+
+/// The name of the transaction, which it gets by being asked.
+pub(crate) async fn transaction_id(client: &Client) -> Result<String, tokio_postgres::Error> {
+    Ok(client.query_one(sql!("session/transaction_id"), &[]).await?.get("transaction_id"))
 }
 
 /// Listens to the doorbell of the schema.

@@ -3,13 +3,12 @@
 
 use std::fmt;
 
-use deadpool_postgres::Object;
 use tokio_postgres::{Client, Transaction};
 
 use crate::error::{Error, ErrorKind};
 use crate::event::{Append, ExpectedVersion, NewEvent};
 use crate::pg::events::{self, Appended, AppendedAlone};
-use crate::pg::{deadline, is_connection_lost};
+use crate::pg::{deadline, is_connection_lost, throw_away};
 use crate::store::Inorder;
 
 /// Events that go into one append.
@@ -69,7 +68,7 @@ impl Inorder {
         let appended = events::append_alone(&client, self.schema(), number, events, to_int(max_bytes));
         let Ok(AppendedAlone { append, commit }) = tokio::time::timeout(self.limit(), appended).await else {
             // Its answers may still come; nobody else may get them.
-            drop(Object::take(client));
+            throw_away(client);
             return Err(Error::new(
                 ErrorKind::Ambiguous,
                 format!(

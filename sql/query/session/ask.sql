@@ -1,0 +1,3 @@
+-- inorder session/ask
+-- Does the session answer, and can its transaction go on?
+SELECT 1

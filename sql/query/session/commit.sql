@@ -1,0 +1,3 @@
+-- inorder session/commit
+-- Ends a transaction; everything is kept.
+COMMIT

@@ -1,0 +1,3 @@
+-- inorder session/roll_back
+-- Ends a transaction; nothing is kept.
+ROLLBACK
