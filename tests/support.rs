@@ -4,28 +4,35 @@
 //! - [`empty_database()`]: the same without the schema;
 //! - [`versatile_database()`]: the same on a server of our own, which allows prepared transactions;
 //! - [`connect()`]: a session;
-//! - [`eventually()`]: waiting for something to become true;
+//! - [`eventually()`]: waiting for something to become true; [`within()`]: for a future; [`Gate`]: for the test's word;
+//! - [`Stage`]: a log with events, and what its consumers made of them; [`Actor`]: a handler that does what the test says;
 //! - [`Writer`]: a program that appends; [`Recording`]: a log whose consumers keep what they are handed;
 //! - [`Words`]: what the library logs;
 //! - [`Proxy`]: a network that fails.
 //!
 //! A test that crashes or restarts a server, or needs settings of its own, starts one: `TempPostgres::start()`.
 
+pub(crate) mod actor;
 pub(crate) mod database;
+pub(crate) mod gate;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod recording;
 pub(crate) mod session;
+pub(crate) mod stage;
 pub(crate) mod versatile;
 pub(crate) mod waiting;
 pub(crate) mod words;
 pub(crate) mod writer;
 
-pub(crate) use database::{database, empty_database};
+pub(crate) use actor::{Act, Actor};
+pub(crate) use database::{Database, database, empty_database};
+pub(crate) use gate::Gate;
 pub(crate) use proxy::Proxy;
 pub(crate) use recording::Recording;
 pub(crate) use session::connect;
+pub(crate) use stage::{Stage, at_once, dispatcher};
 pub(crate) use versatile::{versatile_database, versatile_server};
-pub(crate) use waiting::eventually;
+pub(crate) use waiting::{LIMIT, eventually, within};
 pub(crate) use words::Words;
 pub(crate) use writer::Writer;

@@ -13,12 +13,16 @@ const EVERY: Duration = Duration::from_secs(3_600);
 /// Keeps house until the dispatcher has stopped.
 pub(super) async fn keep_house(cx: Arc<Context>, keys: Vec<Key>, expire_after: Duration) {
     let mut phase = cx.phase.clone();
+    tokio::select! {
+        () = hourly(&cx, &keys, expire_after) => {}
+        _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => {}
+    }
+}
+
+async fn hourly(cx: &Context, keys: &[Key], expire_after: Duration) {
     loop {
-        tokio::select! {
-            () = tokio::time::sleep(EVERY.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
-            _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => return,
-        }
-        match run_once(&cx, &keys, expire_after).await {
+        tokio::time::sleep(EVERY.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+        match run_once(cx, keys, expire_after).await {
             Ok(expired) => {
                 for key in expired {
                     tracing::warn!(consumer = %key, "expired: nobody has run this instance for long");
