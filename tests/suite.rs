@@ -8,6 +8,7 @@ mod suite {
     mod admin;
     mod append;
     mod delivery;
+    mod failures;
     mod follow;
     mod migrate;
     mod read;
