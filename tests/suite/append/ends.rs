@@ -90,13 +90,13 @@ async fn a_commit_that_is_refused_is_an_error() {
 async fn a_lost_answer_to_the_commit_is_ambiguous() {
     let db = database().await;
     let client = db.client().await;
-    let events = [NewEvent::from_json("x", "1")];
     for silent in [false, true] {
         let before = count(&client).await;
         let proxy = Proxy::in_front_of(db.url()).await;
         let statement_timeout = Duration::from_millis(if silent { 500 } else { 30_000 });
         let config = Config { statement_timeout, pool_size: 1, ..Config::new(proxy.url()) };
         let log = Inorder::with_config(config).await.unwrap();
+        let before_it = backend(&log).await;
         proxy.swallow_answers();
         let events = [NewEvent::from_json("x", "1")];
         let appending = tokio::spawn({
@@ -113,11 +113,10 @@ async fn a_lost_answer_to_the_commit_is_ambiguous() {
             "{error:?}"
         );
         proxy.heal();
-        // Not on the session that still owes an answer.
+        assert_ne!(backend(&log).await, before_it, "the session owes an answer");
         let again = log.append(Any, &events).await.unwrap();
         assert!(matches!(again, Append::AlreadyAppended(_)), "{again:?}");
     }
-    drop(events);
 }
 
 /// A session that was ended while an append waited: the commit had been sent along.
@@ -142,6 +141,12 @@ async fn a_terminated_session_is_ambiguous() {
     .await;
     let error = appending.await.unwrap().unwrap_err();
     assert!(error.is_ambiguous(), "{error:?}");
+}
+
+/// The session that the pool gives.
+async fn backend(log: &Inorder) -> i32 {
+    let client = log.get().await.unwrap();
+    client.query_typed_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0)
 }
 
 async fn until_count(client: &Client, expected: i64) {
