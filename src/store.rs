@@ -14,6 +14,11 @@ use crate::pg::{self, Connector, Schema};
 
 pub use read::StreamReader;
 
+/// Compiles what the page says.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/events.md")]
+struct EventsPage;
+
 /// The log in a PostgreSQL database: where events are appended and read, and what dispatchers and admins start from.
 ///
 /// Cloning is cheap; clones share their connections.

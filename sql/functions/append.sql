@@ -163,7 +163,7 @@ DECLARE
     next      int := 1;
 BEGIN
     refusal := inorder.append_refusal(expected, event_ids, event_types, payloads, metadata, stream_types, stream_ids,
-        tenant_ids, created_by, max_bytes);
+        tenant_ids, schema_versions, correlation_ids, causation_ids, created_by, max_bytes);
     IF refusal IS NOT NULL THEN
         outcome := 'refused';
         RETURN;

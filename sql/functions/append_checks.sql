@@ -183,6 +183,9 @@ CREATE OR REPLACE FUNCTION inorder.append_refusal(
     stream_types    text[],
     stream_ids      text[],
     tenant_ids      text[],
+    schema_versions int[],
+    correlation_ids uuid[],
+    causation_ids   uuid[],
     created_by      text[],
     max_bytes       int
 )
@@ -206,6 +209,19 @@ BEGIN
         RETURN format('a batch of %s events; at most 10000 go into one append: split it', n);
     ELSIF expected < -1 THEN
         RETURN format('expected version %s; versions begin at 1', expected);
+    ELSIF NOT (n = array_upper(event_ids, 1)
+        AND n = coalesce(array_upper(event_types, 1), n)
+        AND n = coalesce(array_upper(payloads, 1), n)
+        AND n = coalesce(array_upper(metadata, 1), n)
+        AND n = coalesce(array_upper(stream_types, 1), n)
+        AND n = coalesce(array_upper(stream_ids, 1), n)
+        AND n = coalesce(array_upper(tenant_ids, 1), n)
+        AND n = coalesce(array_upper(schema_versions, 1), n)
+        AND n = coalesce(array_upper(correlation_ids, 1), n)
+        AND n = coalesce(array_upper(causation_ids, 1), n)
+        AND n = coalesce(array_upper(created_by, 1), n))
+    THEN
+        RETURN format('arrays that differ: each must have %s elements, from 1, as event_ids has, or be NULL', n);
     END IF;
     -- A syntax error is a value, too. The inner block writes nothing, so it costs no transaction id.
     BEGIN

@@ -380,6 +380,7 @@ async fn what_is_missing_is_refused_by_name() {
     let db = database().await;
     let client = db.client().await;
     let id = "5f7b8d5e-2d6f-4b38-9f77-6d2a25f0c001";
+    let arrays_differ = "arrays that differ: each must have 1 elements, from 1, as event_ids has, or be NULL";
     for (arguments, why) in [
         ("NULL, ARRAY[NULL::uuid], '{x}', '{1}'".to_owned(), "event_id is missing"),
         (format!("NULL, '{{{id}}}', NULL, '{{1}}'"), "event_type is missing"),
@@ -393,6 +394,15 @@ async fn what_is_missing_is_refused_by_name() {
             "stream_id without stream_type",
         ),
         ("NULL, NULL, NULL, NULL".to_owned(), "the batch is empty"),
+        (format!("NULL, '{{{id}}}', '{{x,y}}', '{{1}}'"), arrays_differ),
+        (format!("NULL, '{{{id}}}', '{{x}}', '[0:0]={{1}}'"), arrays_differ),
+        (format!("NULL, '{{{{{id}}},{{{id}}}}}', '{{x,x}}', '{{1,1}}'"), "event_id is missing"),
+        (format!("NULL, '{{{id}}}', '{{x}}', '{{1}}', metadata => '{{1,1}}'"), arrays_differ),
+        (format!("NULL, '{{{id}}}', '{{x}}', '{{1}}', tenant_ids => '{{1,1}}'"), arrays_differ),
+        (format!("NULL, '{{{id}}}', '{{x}}', '{{1}}', schema_versions => '{{1,1}}'"), arrays_differ),
+        (format!("NULL, '{{{id}}}', '{{x}}', '{{1}}', correlation_ids => '{{{id},{id}}}'"), arrays_differ),
+        (format!("NULL, '{{{id}}}', '{{x}}', '{{1}}', causation_ids => '{{{id},{id}}}'"), arrays_differ),
+        (format!("NULL, '{{{id}}}', '{{x}}', '{{1}}', created_by => '{{1,1}}'"), arrays_differ),
     ] {
         let row = client
             .query_one(&format!("SELECT * FROM inorder.append_events({arguments})"), &[])
