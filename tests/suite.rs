@@ -16,4 +16,5 @@ mod suite {
     mod support;
     mod testing;
     mod tool;
+    mod verify;
 }

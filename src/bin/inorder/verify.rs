@@ -20,6 +20,7 @@ mod report;
 mod signals;
 mod site;
 mod statements;
+mod story;
 mod trouble;
 mod witness;
 pub(crate) mod worker;
@@ -37,6 +38,7 @@ use lanes::HANDLER_LIMIT;
 use report::{Crashes, Report, Spread, Takeovers};
 use signals::Signals;
 use site::Site;
+use story::Story;
 use trouble::{CouldNot, Result as Proof};
 use witness::{Blow, Witness};
 use writers::{Desk, Manner};
@@ -122,10 +124,12 @@ pub(crate) async fn run(
     }
     let site = Site::open(server).await?;
     tell(format_args!("proving it in schema {}", site.schema()));
+    let story = Story::begin();
     let proved = tokio::select! {
-        proved = prove(&args, &site) => proved.map_err(Failure::from),
+        proved = prove(&args, &site, &story) => proved.map_err(Failure::from),
         () = interrupt.wait() => Err(interrupt.failure("interrupted")),
     };
+    drop(story);
     let closed = site.close(args.keep).await;
     let report = proved?;
     match screen.is_json() {
@@ -146,7 +150,7 @@ impl From<CouldNot> for Failure {
 }
 
 /// The whole proof. Dropped in the middle, it takes its processes with it.
-async fn prove(args: &Args, site: &Site) -> Proof<Report> {
+async fn prove(args: &Args, site: &Site, story: &Story) -> Proof<Report> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     let mut rng = fastrand::Rng::with_seed(seed);
     let witness = Arc::new(Witness::default());
@@ -154,11 +158,13 @@ async fn prove(args: &Args, site: &Site) -> Proof<Report> {
     let lanes = lanes::write_down(&site.session().await?, site, processes).await?;
     witness.expect_lanes(&lanes);
     let signals = Arc::new(Signals::start()?);
+    story.now("starting processes");
     let crew = Crew::start(site, processes, args.mutant, &witness, &signals).await?;
     let began = Instant::now();
     let tally = Tally::default();
-    let broken = storm(args, site, &crew, &witness, &tally, &mut rng).await?;
+    let broken = storm(args, site, &crew, &witness, &tally, story, &mut rng).await?;
     let seconds = began.elapsed().as_secs_f64();
+    story.now("waiting for the consumers to catch up");
     crew.all_up().await?;
     drained(site).await?;
     let counts = witness.counts();
@@ -172,14 +178,17 @@ async fn prove(args: &Args, site: &Site) -> Proof<Report> {
                 writers: args.writers,
                 rng: rng.fork(),
             };
+            story.now("crashing the server under asynchronous commit");
             let mut crashes = wrecker.crash().await?;
             drained(site).await?;
+            story.now("restarting the server with prepared transactions open");
             wrecker.restart(&mut crashes).await?;
             drained(site).await?;
             Some(crashes)
         }
         _ => None,
     };
+    story.now("comparing what was committed with what was delivered");
     crew.stop().await?;
     let (findings, log) = audit(site, &witness).await?;
     let journal = witness.journal();
@@ -198,7 +207,8 @@ async fn prove(args: &Args, site: &Site) -> Proof<Report> {
         kills_in_handler: crew.kills_inside(),
         freezes: counts.freezes,
         freezes_in_handler: counts.freezes_in_handler,
-        listener_terminations: tally.listener_terminations.load(Ordering::Relaxed),
+        listener_terminations: tally.listeners.load(Ordering::Relaxed),
+        session_terminations: tally.sessions.load(Ordering::Relaxed),
         longest_stall_ms: counts.longest_stall_ms,
         handler_limit_ms: u64::try_from(HANDLER_LIMIT.as_millis())?,
         takeover_ms: Takeovers {
@@ -218,6 +228,7 @@ async fn storm(
     crew: &Crew,
     witness: &Arc<Witness>,
     tally: &Tally,
+    story: &Story,
     rng: &mut fastrand::Rng,
 ) -> Proof<bool> {
     let (over, is_over) = watch::channel(false);
@@ -234,7 +245,7 @@ async fn storm(
         Ok::<_, CouldNot>(())
     };
     let ending = async {
-        let ended = watch_over(args, site, crew, witness).await;
+        let ended = watch_over(args, site, crew, witness, tally, story).await;
         quiet.send_replace(false);
         over.send_replace(true);
         ended
@@ -244,14 +255,21 @@ async fn storm(
         ending,
         chaos::kill(crew, tally, rng.fork(), is_over.clone()),
         chaos::freeze(crew, rng.fork(), is_over.clone()),
-        chaos::deafen(site, tally, rng.fork(), is_over.clone()),
+        chaos::cut(site, tally, rng.fork(), is_over.clone()),
         chaos::hush(&quiet, rng.fork(), is_over),
     )?;
     Ok(broken)
 }
 
 /// Waits for the end of the storm: its time is up, or a guarantee is broken.
-async fn watch_over(args: &Args, site: &Site, crew: &Crew, witness: &Witness) -> Proof<bool> {
+async fn watch_over(
+    args: &Args,
+    site: &Site,
+    crew: &Crew,
+    witness: &Witness,
+    tally: &Tally,
+    story: &Story,
+) -> Proof<bool> {
     let until = Instant::now() + Duration::from_secs(args.seconds);
     let mut patrol = Patrol::begin(site).await?;
     while Instant::now() < until {
@@ -259,16 +277,10 @@ async fn watch_over(args: &Args, site: &Site, crew: &Crew, witness: &Witness) ->
         tokio::time::sleep(pause).await;
         crew.check()?;
         if patrol.finds().await? {
-            tell("a guarantee is broken; no need to go on");
+            story.tell("a guarantee is broken; no need to go on");
             return Ok(true);
         }
-        let counts = witness.counts();
-        eprintln!(
-            "{} events, backlog {}, {} freezes",
-            counts.acknowledged,
-            witness.backlog(),
-            counts.freezes
-        );
+        story.storm(&witness.counts(), tally.kills.load(Ordering::Relaxed));
     }
     Ok(false)
 }

@@ -137,15 +137,8 @@ pub(crate) async fn drained(site: &Site) -> Result<bool> {
 pub(crate) async fn audit(site: &Site, witness: &Witness) -> Result<(Findings, Log)> {
     let client = site.session().await?;
     let mut findings = Findings::default();
-    for row in client.query(&site.sql(STANDINGS), &[]).await? {
-        let (lane, position, top): (&str, i64, i64) = (row.get("lane"), row.get("position"), row.get("top"));
-        if position < top {
-            let (status, error): (&str, Option<&str>) = (row.get("status"), row.get("last_error"));
-            findings.name(|| {
-                let error = error.map_or(String::new(), |error| format!(", last error: {error}"));
-                format!("{lane} came to a stand at {position} of {top} ({status}{error})")
-            });
-        }
+    for standing in standings(&client, site).await? {
+        findings.name(|| standing);
     }
     suspects(&client, site, witness, &mut findings).await?;
     disorder(&client, site, &mut findings).await?;
@@ -158,6 +151,20 @@ pub(crate) async fn audit(site: &Site, witness: &Witness) -> Result<(Findings, L
     }
     let log = journal(&client, site, witness, &mut findings).await?;
     Ok((findings, log))
+}
+
+/// The consumers that have not come to the end of the log, in words.
+pub(crate) async fn standings(client: &Client, site: &Site) -> Result<Vec<String>> {
+    let mut behind = Vec::new();
+    for row in client.query(&site.sql(STANDINGS), &[]).await? {
+        let (lane, position, top): (&str, i64, i64) = (row.get("lane"), row.get("position"), row.get("top"));
+        if position < top {
+            let (status, error): (&str, Option<&str>) = (row.get("status"), row.get("last_error"));
+            let error = error.map_or(String::new(), |error| format!(", last error: {error}"));
+            behind.push(format!("{lane} stands at {position} of {top} ({status}{error})"));
+        }
+    }
+    Ok(behind)
 }
 
 async fn suspects(client: &Client, site: &Site, witness: &Witness, findings: &mut Findings) -> Result<()> {

@@ -7,14 +7,17 @@ use tokio::sync::watch;
 
 use super::crew::Crew;
 use super::site::Site;
-use super::statements::LISTENERS;
+use super::statements::{CUT, LISTENERS};
 use super::trouble::Result;
 
 /// How many blows fell.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) kills: AtomicUsize,
-    pub(crate) listener_terminations: AtomicUsize,
+    /// Listeners' sessions that were ended.
+    pub(crate) listeners: AtomicUsize,
+    /// Any sessions that were ended.
+    pub(crate) sessions: AtomicUsize,
 }
 
 /// Kills a process now and then; half of the times inside a handler.
@@ -53,19 +56,23 @@ pub(crate) async fn freeze(
     Ok(())
 }
 
-/// Ends the session of a listener now and then.
-pub(crate) async fn deafen(
+/// Ends a session of a process now and then, in turn a listener's and any.
+pub(crate) async fn cut(
     site: &Site,
     tally: &Tally,
     mut rng: fastrand::Rng,
     mut over: watch::Receiver<bool>,
 ) -> Result<()> {
     let client = site.session().await?;
-    while pause(&mut over, rng.u64(1_000..3_000)).await {
-        let ended = client.query(LISTENERS, &[&site.schema()]).await?;
-        tally.listener_terminations.fetch_add(ended.len(), Ordering::Relaxed);
+    loop {
+        for (statement, ended) in [(LISTENERS, &tally.listeners), (CUT, &tally.sessions)] {
+            if !pause(&mut over, rng.u64(300..1_500)).await {
+                return Ok(());
+            }
+            let rows = client.query(statement, &[&site.schema()]).await?;
+            ended.fetch_add(rows.len(), Ordering::Relaxed);
+        }
     }
-    Ok(())
 }
 
 /// Now and then everybody stops writing, long enough for the processes to fall asleep.

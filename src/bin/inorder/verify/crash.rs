@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use super::audit;
 use super::lanes::PLAIN;
 use super::report::Crashes;
 use super::signals::Signals;
@@ -41,7 +42,7 @@ impl Wrecker<'_> {
     /// Crashes it while writers write.
     pub(crate) async fn crash(&mut self) -> Result<Crashes> {
         self.commits("off").await?;
-        let load = self.load(Manner::Promised).await?;
+        let mut load = self.load(Manner::Promised).await?;
         let mut done = Crashes::default();
         for _ in 0..CRASHES {
             tokio::time::sleep(Duration::from_millis(self.rng.u64(1_000..2_500))).await;
@@ -49,7 +50,7 @@ impl Wrecker<'_> {
             self.witness.forget_places();
             let delivered = self.witness.deliveries();
             self.server.start_again().await?;
-            self.delivering(delivered).await?;
+            self.delivering(delivered, &mut load).await?;
             done.crashes += 1;
         }
         load.end().await?;
@@ -59,7 +60,7 @@ impl Wrecker<'_> {
 
     /// Restarts it while two transactions are prepared, one to be committed and one to be rolled back.
     pub(crate) async fn restart(&mut self, done: &mut Crashes) -> Result<()> {
-        let load = self.load(Manner::Cut).await?;
+        let mut load = self.load(Manner::Cut).await?;
         tokio::time::sleep(Duration::from_millis(500)).await;
         let (kept, kept_events) = self.prepare("kept").await?;
         let (given_up, given_up_events) = self.prepare("given_up").await?;
@@ -73,7 +74,7 @@ impl Wrecker<'_> {
         let delivered = self.witness.deliveries();
         session.batch_execute(&statements::rollback_prepared(&given_up)).await?;
         self.witness.rolled_back(&given_up_events, true);
-        self.delivering(delivered).await?;
+        self.delivering(delivered, &mut load).await?;
         load.end().await?;
         done.restarts += 1;
         done.prepared_over_restart += 2;
@@ -103,12 +104,14 @@ impl Wrecker<'_> {
     }
 
     /// Waits until something is delivered that was not before.
-    async fn delivering(&self, before: u64) -> Result<()> {
+    async fn delivering(&self, before: u64, load: &mut Load) -> Result<()> {
         let since = Instant::now();
         while self.witness.deliveries() == before {
+            load.check()?;
             if since.elapsed() > PATIENCE {
+                let standings = audit::standings(&self.site.session().await?, self.site).await?.join("; ");
                 return Err(CouldNot::new(format!(
-                    "nothing was delivered within {PATIENCE:?} after the server was back"
+                    "nothing was delivered within {PATIENCE:?} after the server was back: {standings}"
                 )));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -149,6 +152,15 @@ struct Load {
 }
 
 impl Load {
+    /// # Errors
+    /// A writer ended that should not have.
+    fn check(&mut self) -> Result<()> {
+        while let Some(ended) = self.writers.try_join_next() {
+            ended??;
+        }
+        Ok(())
+    }
+
     async fn end(mut self) -> Result<()> {
         self.over.send_replace(true);
         while let Some(ended) = self.writers.join_next().await {

@@ -25,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) freezes: usize,
     pub(crate) freezes_in_handler: usize,
     pub(crate) listener_terminations: usize,
+    /// Of any session of a process.
+    pub(crate) session_terminations: usize,
     /// The longest time that a consumer of everything had something to do and was handed nothing.
     pub(crate) longest_stall_ms: f64,
     pub(crate) handler_limit_ms: u64,
@@ -106,7 +108,11 @@ impl fmt::Display for Report {
             "frozen               {} processes, {} inside a handler",
             self.freezes, self.freezes_in_handler
         )?;
-        writeln!(f, "listeners cut off    {}", self.listener_terminations)?;
+        writeln!(
+            f,
+            "cut off              {} listeners, {} other sessions",
+            self.listener_terminations, self.session_terminations
+        )?;
         if let Some(crashes) = &self.crashes {
             writeln!(
                 f,

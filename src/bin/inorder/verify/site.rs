@@ -41,10 +41,11 @@ impl Site {
         };
         let schema = format!("inorder_verify_{:08x}", fastrand::u32(..));
         let mut site = Self { throwaway, url, schema, allows_prepared: false };
+        let log = site.log(2, "inorder verify").await?;
         let client = site.session().await?;
         let setting = client.query_one("SHOW max_prepared_transactions", &[]).await?;
         site.allows_prepared = setting.get::<_, &str>(0) != "0";
-        site.log(2, "inorder verify").await?.migrate().await?;
+        log.migrate().await?;
         if let Err(error) = client.batch_execute(&site.sql(TABLES)).await {
             site.drop_schema().await?;
             return Err(CouldNot::from(error).while_doing("making the tables of the proof"));

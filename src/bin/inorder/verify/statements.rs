@@ -20,6 +20,7 @@ pub(crate) const STRANGERS: &str = text!("strangers");
 pub(crate) const STANDINGS: &str = text!("standings");
 pub(crate) const EVENTS: &str = text!("events");
 pub(crate) const LISTENERS: &str = text!("listeners");
+pub(crate) const CUT: &str = text!("cut");
 pub(crate) const PREPARED: &str = text!("prepared");
 pub(crate) const EVICT: &str = text!("evict");
 pub(crate) const WAL_WRITER: &str = text!("wal_writer");

@@ -85,6 +85,7 @@ pub(crate) struct Journal {
     pub(crate) rolled_back: HashSet<Uuid>,
     /// The answer never came.
     pub(crate) unknown: HashSet<Uuid>,
+    pub(crate) acknowledged_events: u64,
     pub(crate) acknowledged_transactions: u64,
     pub(crate) rolled_back_transactions: u64,
     highest: i64,
@@ -93,7 +94,10 @@ pub(crate) struct Journal {
 /// Numbers of the whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) acknowledged: usize,
+    /// Events whose commit was acknowledged.
+    pub(crate) acknowledged: u64,
+    /// How many ids the slowest consumer of everything is behind what was acknowledged.
+    pub(crate) backlog: i64,
     pub(crate) freezes: usize,
     pub(crate) freezes_in_handler: usize,
     pub(crate) longest_stall_ms: f64,
@@ -119,6 +123,7 @@ impl Witness {
         let mut seen = self.seen();
         let journal = &mut seen.journal;
         journal.acknowledged_transactions += 1;
+        journal.acknowledged_events += u64::try_from(events.len()).unwrap_or(0);
         let set = if durable { &mut journal.acknowledged } else { &mut journal.promised };
         set.extend(events);
         journal.highest = journal.highest.max(highest);
@@ -239,7 +244,8 @@ impl Witness {
     pub(crate) fn counts(&self) -> Counts {
         let seen = self.seen();
         Counts {
-            acknowledged: seen.journal.acknowledged.len() + seen.journal.promised.len(),
+            acknowledged: seen.journal.acknowledged_events,
+            backlog: seen.backlog(),
             freezes: seen.freezes.len(),
             freezes_in_handler: seen.freezes.iter().filter(|f| f.inside).count(),
             longest_stall_ms: seen.lanes.values().map(|lane| lane.longest_stall_ms).fold(0.0, f64::max),
@@ -254,6 +260,13 @@ impl Witness {
 }
 
 impl Seen {
+    fn backlog(&self) -> i64 {
+        // One that was handed nothing yet (since ids were used again) may have nothing to do.
+        let lanes = self.lanes.iter().filter(|(name, lane)| lane.reached > 0 && wants_everything(name));
+        let reached = lanes.map(|(_, lane)| lane.reached).min();
+        reached.map_or(0, |reached| (self.journal.highest - reached).max(0))
+    }
+
     fn entered(
         &mut self,
         worker: Worker,

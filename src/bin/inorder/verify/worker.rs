@@ -80,7 +80,13 @@ async fn orphaned(interrupt: &Interrupt) {
 }
 
 async fn start(args: &Args, options: &Options) -> Result<Running, Failure> {
-    let log = options.connect_with("verify-worker", |config| Config { pool_size: 2, ..config }).await?;
+    let adjust = |config: Config| Config {
+        pool_size: 2,
+        // The parent ends sessions by this name.
+        application_name: config.schema.clone(),
+        ..config
+    };
+    let log = options.connect_with("verify-worker", adjust).await?;
     let scribe = Arc::new(Scribe {
         statement: render(EFFECT, &log.config().schema),
         process: args.process.clone(),
