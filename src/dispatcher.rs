@@ -163,7 +163,7 @@ impl Dispatcher {
             client.build_transaction().isolation_level(tokio_postgres::IsolationLevel::ReadCommitted).start();
         let tx = deadline(limit, "registering consumers", begin).await?;
         for (consumer, key) in &rows {
-            let rejoin = consumer.options.rejoin_at_head;
+            let rejoin_at = consumer.options.rejoin_at_head.then(|| tracker.head());
             let start_after = match consumer.first() {
                 Start::Beginning => 0,
                 Start::Head => tracker.head(),
@@ -186,7 +186,7 @@ impl Dispatcher {
                 partitions: consumer.partition_count(),
                 max_attempts: saturated(consumer.options.max_attempts),
                 start_after,
-                rejoin,
+                rejoin_at,
             };
             let what = format!("registering consumer {key}");
             let registering = pg::consumers::register(tx.client(), self.log.schema(), &registration);

@@ -203,7 +203,7 @@ impl ConsumerReport {
     }
 }
 
-/// What `run_once` did, by consumer. A partitioned consumer's rows are named `name/partition`.
+/// What `run_once` did, by row: `name`, `name@instance`, and from its partition 1 on `name/partition`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report(pub(crate) BTreeMap<String, ConsumerReport>);
 

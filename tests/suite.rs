@@ -12,6 +12,7 @@ mod suite {
     mod follow;
     mod migrate;
     mod read;
+    mod registration;
     mod safe_head;
     mod support;
     mod testing;

@@ -43,8 +43,8 @@ pub(crate) struct Registration<'a> {
     pub(crate) partitions: i32,
     pub(crate) max_attempts: i32,
     pub(crate) start_after: i64,
-    /// A row that had expired goes on at `start_after`.
-    pub(crate) rejoin: bool,
+    /// Where a row that had expired goes on; `None` for where it was.
+    pub(crate) rejoin_at: Option<i64>,
 }
 
 /// What came of it, in the words of the SQL function.
@@ -70,7 +70,7 @@ pub(crate) async fn register(
         /* partitions */ &what.partitions,
         /* max_attempts */ &what.max_attempts,
         /* start_after */ &what.start_after,
-        /* rejoin */ &what.rejoin,
+        /* rejoin_at */ &what.rejoin_at,
     ];
     let row = client.query_one(&*schema.sql(sql!("consumers/register")), &params).await?;
     Ok(Registered {

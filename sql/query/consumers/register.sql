@@ -9,6 +9,6 @@
 -- $7 int     partitions
 -- $8 int     max_attempts
 -- $9 bigint  start_after
--- $10 boolean rejoin: a row that had expired goes on at start_after
+-- $10 bigint  rejoin_at: where a row that had expired goes on; NULL for where it was
 SELECT outcome, registered, was, was_position
-FROM inorder.register($1::text, $2::text, $3::int, $4::text, $5::int, $6::text[], $7::int, $8::int, $9::bigint, $10::boolean)
+FROM inorder.register($1::text, $2::text, $3::int, $4::text, $5::int, $6::text[], $7::int, $8::int, $9::bigint, $10::bigint)

@@ -186,7 +186,7 @@ async fn arguments_that_mean_nothing_are_refused() {
     assert_eq!(prune(&scene, &everything().only(["nobody's"])).await, Pruned::default());
 }
 
-const REGISTER: &str = "SELECT inorder.register('new', '', 0, 'batch', 1, NULL, 1, 10, 0, false)";
+const REGISTER: &str = "SELECT inorder.register('new', '', 0, 'batch', 1, NULL, 1, 10, 0, NULL)";
 
 /// I-9: a registration that came first is waited for, and seen.
 #[tokio::test]
