@@ -170,6 +170,10 @@ pub(crate) struct Step {
 
 /// How the safe head is broken on purpose, so that `inorder verify` can be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "cli"),
+    expect(dead_code, unreachable_pub, reason = "only the tool breaks it, and only the tool is given it")
+)]
 #[doc(hidden)]
 pub enum Mutant {
     /// No safe head: whatever is visible is delivered.

@@ -9,6 +9,7 @@ mod suite {
     mod append;
     mod delivery;
     mod failures;
+    mod flights;
     mod follow;
     mod migrate;
     mod read;

@@ -115,13 +115,13 @@ async fn read_until(child: &mut Child, text: &str) -> String {
 }
 
 /// A file of events in the form of real data: flights that landed.
-fn flights(count: usize) -> String {
+pub(super) fn flights(count: usize) -> String {
     let airports = ["MCI", "STL", "ONT", "HOU", "ABQ", "BHM", "LAS"];
     let line = |n: usize| {
         let id = uuid::Uuid::from_u128(0x5eed_0000_0000_4000_8000_0000_0000_0000 + n as u128);
         let (origin, destination) = (airports[n % 7], airports[(n / 7 + 1) % 7]);
         format!(
-            r#"{{"event_id":"{id}","event_type":"flight.landed","stream_type":"airport","stream_id":"{destination}","payload":{{"date":"2001/01/{:02} 06:20","delay": {}.50,"distance":{},"origin":"{origin}","destination":"{destination}"}}}}"#,
+            r#"{{"event_id":"{id}","event_type":"flight.landed","stream_type":"airport","stream_id":"{destination}","payload":{{"date":"2001/01/{:02} 06:20","delay": {},"distance":{},"origin":"{origin}","destination":"{destination}"}}}}"#,
             n % 28 + 1,
             (n * 37) as i64 % 90 - 20,
             n * 13 % 2_000
@@ -131,7 +131,7 @@ fn flights(count: usize) -> String {
 }
 
 /// A file with this content, gone when dropped.
-fn file(content: &str) -> tempfile::NamedTempFile {
+pub(super) fn file(content: &str) -> tempfile::NamedTempFile {
     use std::io::Write as _;
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(content.as_bytes()).unwrap();

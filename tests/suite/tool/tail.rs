@@ -26,10 +26,8 @@ async fn the_last_events_are_shown_in_order_also_of_rare_types() {
     let db = with_flights(2_500).await;
     let log = Inorder::connect(db.url()).await.unwrap();
     for n in 0..3 {
-        let _ =
-            log.append(ExpectedVersion::Any, &[NewEvent::from_json("rare", n.to_string())]).await.unwrap();
-        let _ =
-            log.append(ExpectedVersion::Any, &vec![NewEvent::from_json("often", "0"); 1][..]).await.unwrap();
+        let events = ["rare", "often"].map(|kind| NewEvent::from_json(kind, n.to_string()));
+        let _ = log.append(ExpectedVersion::Any, &events).await.unwrap();
     }
     let last = run(db.url(), "tail -n 4").await;
     assert_eq!(ids(last.said()), [2_503, 2_504, 2_505, 2_506]);
