@@ -34,6 +34,8 @@ pub struct Follower {
     who: Identity,
     /// `None` before the first call, and after one that failed or was dropped.
     tracker: Option<Tracker>,
+    /// Is this process in the table of processes, as far as we know?
+    entered: bool,
     after: i64,
     seen: Instant,
 }
@@ -55,7 +57,7 @@ impl Inorder {
     /// ```
     pub fn follow(&self, after: i64) -> Follower {
         let who = Identity::of_this_process();
-        Follower { log: self.clone(), who, tracker: None, after, seen: Instant::now() }
+        Follower { log: self.clone(), who, tracker: None, entered: false, after, seen: Instant::now() }
     }
 }
 
@@ -78,7 +80,10 @@ impl Follower {
             // Dropped or failed from here on, the tracker is gone, and with it what it had read.
             let mut tracker = match self.tracker.take() {
                 Some(tracker) => tracker,
-                None => Tracker::begin(&self.log, &self.who, None).await?,
+                None => {
+                    self.entered = true;
+                    Tracker::begin(&self.log, &self.who, None).await?
+                }
             };
             let events = match tracker.head() > self.after {
                 true => self.page(tracker.head()).await?,
@@ -98,9 +103,13 @@ impl Follower {
     ///
     /// # Errors
     /// When the server does not answer.
-    pub async fn stop(mut self) -> Result<(), Error> {
-        let Some(tracker) = self.tracker.take() else { return Ok(()) };
-        let leaving = pg::instances::leave(tracker.session(), self.log.schema(), self.who.id);
+    pub async fn stop(self) -> Result<(), Error> {
+        if !self.entered {
+            return Ok(());
+        }
+        // The tracker's own connection may be in the middle of something that nobody waits for any more.
+        let client = self.log.client("leaving").await?;
+        let leaving = pg::instances::leave(&client, self.log.schema(), self.who.id);
         deadline(self.log.limit(), "leaving", leaving).await
     }
 
