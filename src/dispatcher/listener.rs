@@ -108,7 +108,7 @@ async fn hear(
         tokio::select! {
             _ = &mut *messages => return Err(Error::new(ErrorKind::Connection, "the listener's connection ended")),
             () = bell.heartbeat.notified() => {
-                deadline(ANSWER, "the listener's heartbeat", client.batch_execute("SELECT 1")).await?;
+                deadline(ANSWER.min(log.limit()), "the listener's heartbeat", client.batch_execute("SELECT 1")).await?;
             }
         }
     }

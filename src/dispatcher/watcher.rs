@@ -56,7 +56,7 @@ const MARK_EVERY: Duration = Duration::from_secs(1);
 const RENEW_EVERY: Duration = Duration::from_secs(30);
 /// A mark that is renewed so late may have lapsed meanwhile: appenders that did not see it must be waited for again.
 const LAPSED_AFTER: Duration = Duration::from_secs(50);
-/// How often the listener is asked whether it still hears.
+/// How often the listener is asked whether it still hears, at most; with short polls, at every tenth.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
 /// From so many events a second on, ringing would cost the appenders more than looking costs us.
 const FAST: f64 = 500.0;
@@ -297,11 +297,13 @@ impl Watcher {
             Sleep::Falling(_) | Sleep::Asleep if fast && may_mark => {
                 self.mark(watch, false).await?;
                 watch.sleep = Sleep::Awake;
+                tracing::debug!(safe_head = watch.tracker.head(), "awake: events come fast");
                 Ok(Some(FAST_PAUSE))
             }
             // They were gone before the last look began.
             Sleep::Falling(before) if before.is_empty() => {
                 watch.sleep = Sleep::Asleep;
+                tracing::debug!(safe_head = watch.tracker.head(), "asleep");
                 Ok(None)
             }
             Sleep::Falling(before) => {
@@ -339,7 +341,7 @@ impl Watcher {
             news = true;
         } else if since_renewal >= RENEW_EVERY {
             self.mark(watch, asleep).await?;
-        } else if asleep && watch.heartbeat_at.elapsed() >= HEARTBEAT_EVERY {
+        } else if asleep && watch.heartbeat_at.elapsed() >= HEARTBEAT_EVERY.min(self.poll_interval * 10) {
             watch.heartbeat_at = Instant::now();
             self.bell.heartbeat.notify_one();
         } else if watch.polled_at.is_none_or(|at| at.elapsed() >= self.poll_interval) {

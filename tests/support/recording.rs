@@ -12,7 +12,7 @@ const ALL: &str = "all";
 /// A log whose consumers keep what they are handed in the table `delivered`, in the transaction of the pass.
 pub(crate) struct Recording {
     pub(crate) log: Inorder,
-    client: Client,
+    url: String,
 }
 
 impl Recording {
@@ -23,11 +23,10 @@ impl Recording {
 
     /// The dispatchers go through `log`; the tests look at the database behind `url`.
     pub(crate) async fn over(log: Inorder, url: &str) -> Recording {
-        let client = connect(url).await;
         let table = "CREATE TABLE IF NOT EXISTS public.delivered \
             (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, consumer text, id bigint, event_id uuid)";
-        client.batch_execute(table).await.unwrap();
-        Recording { log, client }
+        connect(url).await.batch_execute(table).await.unwrap();
+        Recording { log, url: url.to_owned() }
     }
 
     /// A consumer that keeps what it is handed.
@@ -63,15 +62,26 @@ impl Recording {
 
     pub(crate) async fn ids_of(&self, consumer: &str) -> Vec<i64> {
         let select = "SELECT id FROM public.delivered WHERE consumer = $1 ORDER BY n";
-        self.client.query(select, &[&consumer]).await.unwrap().iter().map(|row| row.get(0)).collect()
+        self.client().await.query(select, &[&consumer]).await.unwrap().iter().map(|row| row.get(0)).collect()
+    }
+
+    /// A session of its own for each question: the server may have been away meanwhile.
+    async fn client(&self) -> Client {
+        connect(&self.url).await
+    }
+
+    /// From now on it is looked at in the database behind this URL.
+    pub(crate) fn look_at(&mut self, url: &str) {
+        url.clone_into(&mut self.url);
     }
 
     /// What was delivered is what is in the log, in its order, up to the last byte of the names.
     pub(crate) async fn assert_complete(&self) {
         let delivered = "SELECT id, event_id FROM public.delivered WHERE consumer = $1 ORDER BY n";
-        let delivered = self.client.query(delivered, &[&ALL]).await.unwrap();
+        let client = self.client().await;
+        let delivered = client.query(delivered, &[&ALL]).await.unwrap();
         let committed = "SELECT id, event_id FROM inorder.events ORDER BY id";
-        let committed = self.client.query(committed, &[]).await.unwrap();
+        let committed = client.query(committed, &[]).await.unwrap();
         let events = |rows: &[tokio_postgres::Row]| -> Vec<(i64, Uuid)> {
             rows.iter().map(|row| (row.get(0), row.get(1))).collect()
         };

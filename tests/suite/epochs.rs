@@ -1,0 +1,348 @@
+//! What was known before a crash, a restart or a failover is not trusted after it.
+
+use std::time::Duration;
+
+use inorder::testing::TempPostgres;
+use inorder::{Config, Inorder, Registered};
+use tokio_postgres::{Client, NoTls};
+
+use crate::support::{Proxy, Recording, Writer, connect, eventually, process, versatile_database};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A server that the test may break, with a log and a recording consumer.
+struct Scene {
+    server: TempPostgres,
+    seen: Recording,
+    registered: Registered,
+}
+
+impl Scene {
+    async fn on(server: TempPostgres) -> Scene {
+        let log = Inorder::connect(server.url()).await.unwrap();
+        log.migrate().await.unwrap();
+        let seen = Recording::on(server.url()).await;
+        let registered = seen.register().await;
+        Scene { server, seen, registered }
+    }
+
+    async fn writer(&self) -> Writer {
+        Writer::on(self.server.url()).await
+    }
+
+    async fn delivered(&self) -> Vec<i64> {
+        drain(&self.registered).await;
+        self.seen.ids().await
+    }
+}
+
+async fn drain(registered: &Registered) {
+    registered.drain().await.unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+/// I-1.
+#[tokio::test]
+async fn a_prepared_transaction_is_waited_for_until_it_is_decided() {
+    for (end, expected) in [("COMMIT PREPARED", vec![1, 2]), ("ROLLBACK PREPARED", vec![2])] {
+        let db = versatile_database().await;
+        let seen = Recording::on(db.url()).await;
+        let registered = seen.register().await;
+        let writer = Writer::in_transaction(db.url()).await;
+        assert_eq!(writer.append().await, 1);
+        let gid = format!("decided by {}", db.url());
+        writer.run(&format!("PREPARE TRANSACTION '{gid}'")).await;
+        assert_eq!(writer.append().await, 2);
+        drain(&registered).await;
+        assert_eq!(seen.ids().await, [0; 0]);
+        drop(writer);
+        drain(&registered).await;
+        assert_eq!(seen.ids().await, [0; 0]);
+        db.client().await.batch_execute(&format!("{end} '{gid}'")).await.unwrap();
+        drain(&registered).await;
+        assert_eq!(seen.ids().await, expected, "{end}");
+    }
+}
+
+/// I-1. Its holder was read before it was prepared: whoever is waited for must be found again under the name it has now.
+#[tokio::test]
+async fn a_transaction_that_is_prepared_while_it_is_waited_for_is_still_waited_for() {
+    let db = versatile_database().await;
+    let seen = Recording::on(db.url()).await;
+    let registered = seen.register().await;
+    let writer = Writer::in_transaction(db.url()).await;
+    assert_eq!(writer.append().await, 1);
+    let other = Writer::on(db.url()).await;
+    assert_eq!(other.append().await, 2);
+    drain(&registered).await;
+    let gid = format!("prepared meanwhile by {}", db.url());
+    writer.run(&format!("PREPARE TRANSACTION '{gid}'")).await;
+    for _ in 0..3 {
+        drain(&registered).await;
+        assert_eq!(seen.ids().await, [0; 0]);
+        writer.append().await;
+    }
+    other.run(&format!("COMMIT PREPARED '{gid}'")).await;
+    drain(&registered).await;
+    seen.assert_complete().await;
+}
+
+/// I-1. After the restart it shows under another name, and its hole is a hole of the new epoch.
+#[tokio::test]
+async fn a_prepared_transaction_that_outlives_a_restart_is_waited_for() {
+    let server = TempPostgres::builder().max_prepared_transactions(5).start().await.unwrap();
+    let scene = Scene::on(server).await;
+    let writer = scene.writer().await;
+    assert_eq!(writer.append().await, 1);
+    writer.run("BEGIN").await;
+    assert_eq!(writer.append().await, 2);
+    writer.run("PREPARE TRANSACTION 'p'").await;
+    assert_eq!(writer.append().await, 3);
+    assert_eq!(scene.delivered().await, [1]);
+
+    scene.server.restart().await.unwrap();
+
+    assert_eq!(scene.delivered().await, [1]);
+    let writer = scene.writer().await;
+    assert_eq!(writer.append().await, 4);
+    assert_eq!(scene.delivered().await, [1]);
+    scene.server.crash().await.unwrap();
+    scene.server.start_again().await.unwrap();
+    assert_eq!(scene.delivered().await, [1]);
+    scene.writer().await.run("COMMIT PREPARED 'p'").await;
+    assert_eq!(scene.delivered().await[..3], [1, 2, 3]);
+}
+
+/// I-1, I-2: the same with a dispatcher at work through it all.
+#[tokio::test]
+async fn a_running_dispatcher_waits_for_a_prepared_transaction_through_a_restart() {
+    let server = TempPostgres::builder().max_prepared_transactions(5).start().await.unwrap();
+    let Scene { server, seen, registered } = Scene::on(server).await;
+    let running = registered.start();
+    let writer = Writer::on(server.url()).await;
+    writer.append().await;
+    writer.run("BEGIN").await;
+    writer.append().await;
+    writer.run("PREPARE TRANSACTION 'p'").await;
+    writer.append().await;
+    eventually(LIMIT, "what is in front of it is delivered", async || seen.ids().await == [1]).await;
+    let epoch = epoch(&connect(server.url()).await).await;
+
+    server.restart().await.unwrap();
+
+    let writer = Writer::on(server.url()).await;
+    eventually(LIMIT, "the dispatcher is back", async || {
+        let now = self::epoch(writer.client()).await;
+        now.is_some() && now != epoch
+    })
+    .await;
+    writer.append().await;
+    // It has looked, and asked who is writing, at least once since.
+    asked_who_writes(writer.client()).await;
+    assert_eq!(seen.ids().await, [1]);
+    writer.run("COMMIT PREPARED 'p'").await;
+    eventually(LIMIT, "all are delivered", async || seen.ids().await.len() == 4).await;
+    seen.assert_complete().await;
+    running.stop().await.unwrap();
+}
+
+async fn epoch(client: &Client) -> Option<String> {
+    client.query_opt("SELECT epoch::text FROM inorder.instances", &[]).await.unwrap().map(|row| row.get(0))
+}
+
+/// Waits until a session has read the locks.
+async fn asked_who_writes(client: &Client) {
+    let asked = "SELECT EXISTS (SELECT FROM pg_stat_activity \
+        WHERE datname = current_database() AND query LIKE '-- inorder safe_head/writers%' AND query_start > $1)";
+    let now: std::time::SystemTime = client.query_one("SELECT now()", &[]).await.unwrap().get(0);
+    eventually(LIMIT, "the locks are read", async || client.query_one(asked, &[&now]).await.unwrap().get(0))
+        .await;
+}
+
+/// I-1: what was being written is gone with its ids, and the sequence goes on further up.
+#[tokio::test]
+async fn the_ids_that_a_crash_jumped_over_are_passed() {
+    let server = TempPostgres::builder().setting("synchronous_commit", "on").start().await.unwrap();
+    let scene = Scene::on(server).await;
+    let writer = scene.writer().await;
+    assert_eq!(writer.append().await, 1);
+    let late = Writer::in_transaction(scene.server.url()).await;
+    assert_eq!(late.append().await, 2);
+    assert_eq!(writer.append().await, 3);
+    assert_eq!(scene.delivered().await, [1]);
+
+    scene.server.crash().await.unwrap();
+    scene.server.start_again().await.unwrap();
+
+    assert_eq!(scene.delivered().await, [1, 3]);
+    let jumped = scene.writer().await.append().await;
+    assert!(jumped > 4, "{jumped}");
+    assert_eq!(scene.delivered().await, [1, 3, jumped]);
+    scene.seen.assert_complete().await;
+}
+
+/// I-1. Under asynchronous commit a crash takes events back that had been delivered, together with their effects, and their
+/// ids are given to other events.
+#[tokio::test]
+async fn ids_that_are_used_again_after_a_crash_are_delivered_again() {
+    let server = TempPostgres::builder()
+        .setting("autovacuum", "off")
+        .setting("synchronous_commit", "on")
+        .start()
+        .await
+        .unwrap();
+    let scene = Scene::on(server).await;
+    let writer = scene.writer().await;
+    writer.append_many(3).await;
+    assert_eq!(scene.delivered().await, [1, 2, 3]);
+    let admin = connect(scene.server.url()).await;
+    admin.batch_execute("ALTER SYSTEM SET synchronous_commit = off").await.unwrap();
+    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    eventually(LIMIT, "commits are asynchronous", async || {
+        admin.query_one("SHOW synchronous_commit", &[]).await.unwrap().get::<_, &str>(0) == "off"
+    })
+    .await;
+    // Nobody writes the log of the server out, until its death ends the server.
+    let walwriter: i32 = admin
+        .query_one("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'", &[])
+        .await
+        .unwrap()
+        .get(0);
+    process::signal("STOP", walwriter.into());
+    let lost = Writer::on(scene.server.url()).await.append_many(60).await;
+    assert_eq!(scene.delivered().await.len(), 63);
+
+    process::signal("KILL", walwriter.into());
+
+    eventually(LIMIT, "the server has recovered", async || is_up(scene.server.url()).await).await;
+    let writer = scene.writer().await;
+    let left: i64 =
+        writer.client().query_one("SELECT count(*) FROM inorder.events", &[]).await.unwrap().get(0);
+    assert_eq!(left, 3, "the crash took them back");
+    let again = writer.append_many(60).await;
+    assert!(lost.iter().any(|id| again.contains(id)), "{again:?}");
+    scene.delivered().await;
+    scene.seen.assert_complete().await;
+}
+
+async fn is_up(url: &str) -> bool {
+    let Ok((client, connection)) = tokio_postgres::connect(url, NoTls).await else { return false };
+    tokio::spawn(async move { connection.await.ok() });
+    client.batch_execute("SELECT 1").await.is_ok()
+}
+
+/// A primary, a standby that will lack what the primary commits last, and an address that leads to the one of the two that is
+/// primary.
+struct Failover {
+    primary: TempPostgres,
+    standby: TempPostgres,
+    proxy: Proxy,
+    seen: Recording,
+}
+
+impl Failover {
+    /// Events 1 to 3 are on both, and delivered.
+    async fn new() -> Failover {
+        let primary = TempPostgres::start().await.unwrap();
+        let proxy = Proxy::in_front_of(primary.url()).await;
+        let config = Config { statement_timeout: Duration::from_secs(5), ..Config::new(proxy.url()) };
+        let log = Inorder::with_config(config).await.unwrap();
+        log.migrate().await.unwrap();
+        let standby = primary.standby().await.unwrap();
+        let seen = Recording::over(log, primary.url()).await;
+        Writer::on(primary.url()).await.append_many(3).await;
+        drain(&seen.register().await).await;
+        Failover { primary, standby, proxy, seen }
+    }
+
+    /// From now on the standby misses what happens.
+    async fn part(&self) {
+        let position = "SELECT pg_current_wal_flush_lsn()::text";
+        let primary = connect(self.primary.url()).await;
+        // Commits are asynchronous: what is there must be flushed before it can be sent.
+        primary.batch_execute("SELECT pg_switch_wal()").await.unwrap();
+        let sent: String = primary.query_one(position, &[]).await.unwrap().get(0);
+        let standby = connect(self.standby.url()).await;
+        eventually(LIMIT, "the standby has caught up", async || {
+            let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{sent}'::pg_lsn");
+            standby.query_one(&replayed, &[]).await.unwrap().get(0)
+        })
+        .await;
+        self.standby.stop_streaming().await.unwrap();
+    }
+
+    /// The standby takes over; connections to the old primary stay.
+    async fn promote(&mut self) {
+        self.standby.promote().await.unwrap();
+        self.proxy.lead_to(self.standby.url()).await;
+        self.seen.look_at(self.standby.url());
+    }
+}
+
+/// I-1, I-2. Ids that were delivered are used again by the new primary; position and effects went with the tail.
+#[tokio::test]
+async fn a_standby_that_lacks_the_tail_takes_over_and_its_events_are_delivered() {
+    let mut failover = Failover::new().await;
+    let registered = failover.seen.register().await;
+    failover.part().await;
+    let lost = Writer::on(failover.primary.url()).await.append_many(60).await;
+    drain(&registered).await;
+    assert_eq!(failover.seen.ids().await.len(), 63);
+
+    failover.promote().await;
+    failover.proxy.cut();
+
+    let again = Writer::on(failover.standby.url()).await.append_many(60).await;
+    assert!(lost.iter().any(|id| again.contains(id)), "{again:?}");
+    drain(&registered).await;
+    failover.seen.assert_complete().await;
+}
+
+/// The same while the dispatcher runs, and the connections of passes and readers still lead to the old primary, which lives
+/// on: only what looks at the head has moved.
+#[tokio::test]
+async fn passes_that_still_reach_the_old_primary_neither_mix_nor_block() {
+    let mut failover = Failover::new().await;
+    let registered = failover.seen.register().await;
+    let running = failover
+        .seen
+        .builder()
+        .poll_interval(Duration::from_millis(50))
+        .build()
+        .unwrap()
+        .start()
+        .await
+        .unwrap();
+    failover.part().await;
+    let old = connect(failover.primary.url()).await;
+    Writer::on(failover.primary.url()).await.append_many(60).await;
+    eventually(LIMIT, "the old primary's are delivered", async || failover.seen.ids().await.len() == 63)
+        .await;
+    drain(&registered).await;
+
+    failover.promote().await;
+    Writer::on(failover.standby.url()).await.append_many(60).await;
+    // Who looks at the head, and who listens, come back to the new one.
+    old.batch_execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+         WHERE application_name = 'inorder' AND query !~ '^(BEGIN|COMMIT|ROLLBACK|-- inorder consumers/(lock|settle))'",
+    )
+    .await
+    .unwrap();
+
+    eventually(LIMIT, "the new primary's are delivered", async || failover.seen.ids().await.len() == 63)
+        .await;
+    failover.seen.assert_complete().await;
+    running.stop().await.unwrap();
+    // Whoever runs passes by hand is told, and calls again.
+    eventually(LIMIT, "passes by hand go on", async || match registered.drain().await {
+        Ok(_) => true,
+        Err(error) => {
+            assert!(error.is_retryable(), "{error:?}");
+            false
+        }
+    })
+    .await;
+    Writer::on(failover.standby.url()).await.append_many(3).await;
+    drain(&registered).await;
+    failover.seen.assert_complete().await;
+}
