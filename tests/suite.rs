@@ -20,4 +20,5 @@ mod suite {
     mod testing;
     mod tool;
     mod verify;
+    mod waking;
 }

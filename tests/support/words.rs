@@ -34,7 +34,7 @@ impl Words {
         let heard = Heard::default();
         let writer = heard.clone();
         let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
+            .with_env_filter("inorder=debug")
             .with_ansi(false)
             .with_writer(move || writer.clone())
             .finish();
