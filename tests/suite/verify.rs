@@ -43,7 +43,7 @@ async fn left_behind(database: &Database) -> Vec<String> {
 #[tokio::test]
 async fn every_guarantee_holds_while_processes_are_killed_and_frozen() {
     let database = empty_database().await;
-    let (code, report) = proved(&database, &["--seconds", "8", "--writers", "6", "--processes", "2"]).await;
+    let (code, report) = proved(&database, &["--seconds", "8", "--writers", "6", "--processes", "3"]).await;
     for broken in ["missed", "out_of_order", "duplicated_effects", "lost_effects", "lost_commits"] {
         assert_eq!(report[broken], 0, "{report}");
     }

@@ -56,7 +56,7 @@ Exit codes:
   5  the proof could not be run to its end")]
 pub(crate) struct Args {
     /// How long writers write; what comes afterwards takes a little longer
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
     /// Writers, each with a connection of its own
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]

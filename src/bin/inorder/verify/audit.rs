@@ -35,6 +35,8 @@ pub(crate) struct Findings {
     pub(crate) lost_commits: u64,
     /// Events in the log that were rolled back, or that nobody wrote.
     pub(crate) strange_events: u64,
+    /// Consumers that did not come to the end of the log.
+    pub(crate) stuck: u64,
     /// Some of the events in question, in words.
     pub(crate) which: Vec<String>,
 }
@@ -59,6 +61,7 @@ impl Findings {
             strange_effects,
             lost_commits,
             strange_events,
+            stuck,
             which: _,
         } = self;
         let counts = [
@@ -69,6 +72,7 @@ impl Findings {
             strange_effects,
             lost_commits,
             strange_events,
+            stuck,
         ];
         counts.into_iter().all(|count| *count == 0)
     }
@@ -138,6 +142,7 @@ pub(crate) async fn audit(site: &Site, witness: &Witness) -> Result<(Findings, L
     let client = site.session().await?;
     let mut findings = Findings::default();
     for standing in standings(&client, site).await? {
+        findings.stuck += 1;
         findings.name(|| standing);
     }
     suspects(&client, site, witness, &mut findings).await?;

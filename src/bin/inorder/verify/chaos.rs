@@ -10,6 +10,9 @@ use super::site::Site;
 use super::statements::{CUT, LISTENERS};
 use super::trouble::Result;
 
+/// How soon to look again when no process may be struck, in milliseconds.
+const SOON: u64 = 100;
+
 /// How many blows fell.
 #[derive(Default)]
 pub(crate) struct Tally {
@@ -27,9 +30,12 @@ pub(crate) async fn kill(
     mut rng: fastrand::Rng,
     mut over: watch::Receiver<bool>,
 ) -> Result<()> {
-    while pause(&mut over, rng.u64(900..2_100)).await {
+    let mut wait = rng.u64(900..2_100);
+    while pause(&mut over, wait).await {
+        wait = SOON;
         let inside = rng.bool();
         let Some(victim) = crew.victim(&mut rng, inside).await else { continue };
+        wait = rng.u64(900..2_100);
         if crew.kill(victim) {
             tally.kills.fetch_add(1, Ordering::Relaxed);
         }
@@ -44,9 +50,14 @@ pub(crate) async fn freeze(
     mut rng: fastrand::Rng,
     mut over: watch::Receiver<bool>,
 ) -> Result<()> {
-    while pause(&mut over, rng.u64(500..2_000)).await {
+    // Of two processes one frozen leaves none that may be killed.
+    let rest = if crew.processes() > 2 { 500..2_000 } else { 1_500..4_000 };
+    let mut wait = rng.u64(rest.clone());
+    while pause(&mut over, wait).await {
+        wait = SOON;
         let inside = rng.u32(..5) > 0;
         let Some(victim) = crew.victim(&mut rng, inside).await else { continue };
+        wait = rng.u64(rest.clone());
         let long = rng.u64(2_200..3_200);
         crew.freeze(victim, async {
             pause(&mut over, long).await;

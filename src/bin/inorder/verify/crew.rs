@@ -99,6 +99,10 @@ impl Crew {
         Ok(crew)
     }
 
+    pub(crate) fn processes(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Waits until every process is up.
     pub(crate) async fn all_up(&self) -> Result<()> {
         for (number, slot) in self.slots.iter().enumerate() {

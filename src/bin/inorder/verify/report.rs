@@ -140,6 +140,7 @@ impl fmt::Display for Report {
             ("strange effects", found.strange_effects),
             ("lost commits", found.lost_commits),
             ("strange events", found.strange_events),
+            ("stuck consumers", found.stuck),
         ] {
             writeln!(f, "{what:<20} {count}")?;
         }
