@@ -103,3 +103,8 @@ pub use safe_head::Follower;
 #[cfg(feature = "cli")]
 pub use safe_head::Mutant;
 pub use store::{Config, Inorder, StreamReader};
+
+/// The code in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
