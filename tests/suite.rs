@@ -10,8 +10,10 @@ mod suite {
     mod delivery;
     mod epochs;
     mod failures;
+    mod faults;
     mod flights;
     mod follow;
+    mod limits;
     mod migrate;
     mod read;
     mod registration;

@@ -308,7 +308,7 @@ async fn the_consumers_of_a_process_that_is_gone_are_taken_over() {
     let stage = Stage::with_events(3).await;
     let gate = Gate::closed();
     let actor = Actor::new("c").at(2, Act::Meet(gate.clone())).transactional();
-    let log = Stage::log_through(stage.database.url()).await;
+    let log = Stage::log_through(stage.database.url(), LIMIT).await;
     let (gone, reached) = (std::sync::mpsc::channel::<()>(), gate.clone());
     let process = std::thread::spawn(move || {
         let runtime =

@@ -71,7 +71,7 @@ impl Act {
         Act::Do(Arc::new(deed))
     }
 
-    async fn play(&self, event: &Event, tx: &HandlerTx<'_>) -> Result<(), Failure> {
+    pub(crate) async fn play(&self, event: &Event, tx: &HandlerTx<'_>) -> Result<(), Failure> {
         match self {
             Act::Fail(why) => return Err((*why).into()),
             Act::Defer(None) => return Err(Failure::defer("the other side is down")),

@@ -35,6 +35,10 @@ impl Gate {
         within(&format!("{count} at the gate"), arrived.wait_for(|arrived| *arrived >= count)).await.unwrap();
     }
 
+    pub(crate) fn is_open(&self) -> bool {
+        *self.open.borrow()
+    }
+
     pub(crate) fn open(&self) {
         self.open.send_replace(true);
     }

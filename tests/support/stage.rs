@@ -66,9 +66,8 @@ impl Stage {
         stage
     }
 
-    /// Another handle on the log, through `url`, that gives up on a silent server soon.
-    pub(crate) async fn log_through(url: &str) -> Inorder {
-        let limit = Duration::from_secs(1);
+    /// Another handle on the log, through `url`, that waits for an answer no longer than `limit`.
+    pub(crate) async fn log_through(url: &str, limit: Duration) -> Inorder {
         let config = Config { connect_timeout: limit, statement_timeout: limit, ..Config::new(url) };
         Inorder::with_config(config).await.unwrap()
     }
