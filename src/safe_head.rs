@@ -166,6 +166,9 @@ pub(crate) struct Step {
     pub(crate) top: i64,
     /// For how long the head has been standing before a hole.
     pub(crate) hole: Option<Duration>,
+    /// How many ids above the highest visible one were given: to appenders in flight, and to those that rolled back. A hint,
+    /// for the pace only.
+    pub(crate) in_flight: i64,
 }
 
 /// How the safe head is broken on purpose, so that `inorder verify` can be tried.
@@ -265,7 +268,8 @@ impl Tracker {
             };
             if !(due && self.drained(look.top).await?) {
                 let more = look.more && self.horizon.hole.is_none();
-                return Ok(Step { from, events, more, top: look.top, hole: self.horizon.hole_age(now) });
+                let (top, hole, in_flight) = (look.top, self.horizon.hole_age(now), look.given - look.top);
+                return Ok(Step { from, events, more, top, hole, in_flight });
             }
             if self.mutant == Some(Mutant::ReadBeforeDrain) {
                 stale = Some(look);

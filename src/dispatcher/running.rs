@@ -121,6 +121,7 @@ async fn supervise(
         suspect: Arc::clone(&suspect),
         poll_interval: settings.poll_interval,
         poll_only: settings.poll_only,
+        rows: runners.len(),
     };
     services.spawn(Watcher::new(parts).run());
     let keys = runners.iter().map(|runner| runner.key.clone()).collect();

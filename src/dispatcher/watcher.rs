@@ -1,17 +1,18 @@
 //! Follows the head of the log for all consumers of the process, and sleeps without missing anything.
 //!
 //! ```text
-//!            quiet for a moment                  every appender that was in flight
+//!            quiet or calm for a moment          every appender that was in flight
 //!   awake ──────────────────────▶ falling asleep ──────────────────────▶ asleep
 //!   looks at short intervals      marked; keeps looking                  waits for the bell, and polls slowly
 //!     ▲                                │                                    │
-//!     └───────── events come fast: the mark is taken away ◀────────────────┘
+//!     └── events come fast, or from several at once: the mark is taken away ┘
 //! ```
 //!
 //! A NOTIFY in every appending transaction would serialise commits, so appenders ring only while a row of `instances` is
 //! marked as sleeping. An appender whose statement began before the mark was visible does not ring; it is in flight when
 //! the mark is committed, so it holds the identity sequence, and the watcher keeps looking until all who held it then are
-//! gone. Light traffic rings (that is cheap), so the mark stays; it is written at most about once a second.
+//! gone. Light traffic rings (that is cheap), so the mark stays; it is written at most about once a second. How fast events
+//! come does not tell alone whether ringing is cheap: where several appenders write at once, the bell itself slows them down.
 //!
 //! At each tick there is one statement, and asleep there is no other: the poll, which is a look at the highest id, at every
 //! consumer and at all that the safe head rests on; instead of it, now and then, the renewal of the mark or the listener's
@@ -44,14 +45,19 @@ use crate::store::Inorder;
 
 /// The first pause between two looks while awake; each one without news is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The pause between two looks while events come fast: each look, and each pass, takes more of them.
-const FAST_PAUSE: Duration = Duration::from_millis(20);
+/// The pause between two looks while events come fast, for each consumer row that they lead to a pass of: each look, and
+/// each pass, takes more of them, and what all passes cost together stays the same.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// That pause for few and for many rows.
+const BUSY_PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
 /// Without news for so long, it falls asleep.
 const QUIET: Duration = Duration::from_millis(100);
+/// Without being busy for so long, it falls asleep although events come.
+const CALM: Duration = Duration::from_secs(1);
 /// The longest pause between two looks while something is waited for: a hole, or appenders that have not seen the mark.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// How often the mark is written at most.
-const MARK_EVERY: Duration = Duration::from_secs(1);
+/// How soon after the mark was written it may be set again. Taking it away does not wait.
+const MARK_EVERY: Duration = Duration::from_secs(2);
 /// How often a mark, which holds for 60 s, is renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(30);
 /// A mark that is renewed so late may have lapsed meanwhile: appenders that did not see it must be waited for again.
@@ -60,6 +66,9 @@ const LAPSED_AFTER: Duration = Duration::from_secs(50);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
 /// From so many events a second on, ringing would cost the appenders more than looking costs us.
 const FAST: f64 = 500.0;
+/// From so many events a second on, it would where several appenders write at once: each that rings commits alone, and so
+/// they do not become fast.
+const SOME: f64 = 25.0;
 /// A hole that is older is told to the operator.
 const OLD_HOLE: Duration = Duration::from_secs(5);
 /// How often it is asked who holds it open.
@@ -76,6 +85,7 @@ pub(crate) struct Watcher {
     suspect: Arc<Notify>,
     poll_interval: Duration,
     poll_only: bool,
+    busy_pause: Duration,
 }
 
 /// What a watcher is made of.
@@ -88,6 +98,8 @@ pub(crate) struct Parts {
     pub(crate) suspect: Arc<Notify>,
     pub(crate) poll_interval: Duration,
     pub(crate) poll_only: bool,
+    /// How many consumer rows go by what it sees.
+    pub(crate) rows: usize,
 }
 
 /// How deep the sleep is.
@@ -127,36 +139,55 @@ enum Woken {
     Tick,
 }
 
-/// Events a second, over the last moments.
+/// How events have been coming, over the last moments.
 #[derive(Debug)]
 struct Flow {
     since: Instant,
     events: usize,
-    rate: f64,
+    looks: u32,
+    /// Looks that found more than one appender in flight.
+    crowded: u32,
+    busy: bool,
+    /// Since when it has not been busy.
+    calm_since: Instant,
 }
 
 impl Flow {
     const OVER: Duration = Duration::from_millis(200);
 
-    fn count(&mut self, events: usize, now: Instant) {
-        self.events += events;
-        let past = now.duration_since(self.since);
-        if past >= Self::OVER {
-            #[expect(clippy::cast_precision_loss, reason = "a rate")]
-            let events = self.events as f64;
-            *self = Self { since: now, events: 0, rate: events / past.as_secs_f64() };
-        }
+    fn new(now: Instant) -> Self {
+        Self { since: now, events: 0, looks: 0, crowded: 0, busy: false, calm_since: now }
     }
 
-    fn is_fast(&self) -> bool {
-        self.rate >= FAST
+    fn count(&mut self, events: usize, in_flight: i64, now: Instant) {
+        self.events += events;
+        self.looks += 1;
+        self.crowded += u32::from(in_flight > 1);
+        let past = now.duration_since(self.since);
+        if past < Self::OVER {
+            return;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let rate = self.events as f64 / past.as_secs_f64();
+        let crowded = self.looks > 2 && self.crowded * 2 >= self.looks;
+        let busy = rate >= FAST || rate >= SOME && crowded;
+        let calm_since = if busy { now } else { self.calm_since };
+        *self = Self { busy, calm_since, ..Self::new(now) };
+    }
+
+    /// Would ringing cost the appenders more than looking costs us?
+    fn is_busy(&self) -> bool {
+        self.busy
     }
 }
 
 impl Watcher {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { cx, who, bell, connected, board, suspect, poll_interval, poll_only } = parts;
-        Self { cx, who, bell, connected, board, suspect, poll_interval, poll_only }
+        let Parts { cx, who, bell, connected, board, suspect, poll_interval, poll_only, rows } = parts;
+        let (shortest, longest) = BUSY_PAUSES;
+        let busy_pause =
+            BUSY_PAUSE.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX)).clamp(shortest, longest);
+        Self { cx, who, bell, connected, board, suspect, poll_interval, poll_only, busy_pause }
     }
 
     /// Watches until the dispatcher has stopped.
@@ -208,7 +239,7 @@ impl Watcher {
             self.cx.window.extend(head.epoch, &step, head.id);
             self.board.send_if_modified(|board| board.head.replace(head) != Some(head));
             metrics::safe_head(head.id, step.hole);
-            watch.flow.count(step.events.len(), now);
+            watch.flow.count(step.events.len(), step.in_flight, now);
             if !step.events.is_empty() {
                 watch.heard_at = now;
                 watch.pause = FIRST_PAUSE;
@@ -216,24 +247,11 @@ impl Watcher {
             if step.more {
                 continue;
             }
-            let pause = match step.hole {
-                Some(age) => {
-                    self.tell_hole(&mut watch, age);
-                    Some(match watch.flow.is_fast() {
-                        true => FAST_PAUSE,
-                        false => (age / 4).clamp(FIRST_PAUSE, LONGEST_PAUSE),
-                    })
-                }
-                None => {
-                    if std::mem::take(&mut watch.told_hole) {
-                        if let Some(telling) = watch.telling.take() {
-                            telling.abort();
-                        }
-                        metrics::blockers(0, 0.0);
-                    }
-                    self.settle_down(&mut watch).await?
-                }
-            };
+            match step.hole {
+                Some(age) => self.tell_hole(&mut watch, age),
+                None => watch.tell_no_hole(),
+            }
+            let pause = self.settle_down(&mut watch, step.hole).await?;
             woken = self.wait(pause, watch.next_tick).await;
             if pause.is_some() {
                 woken = Woken::Look;
@@ -258,7 +276,7 @@ impl Watcher {
             heartbeat_at: now,
             heard_at: now,
             pause: FIRST_PAUSE,
-            flow: Flow { since: now, events: 0, rate: 0.0 },
+            flow: Flow::new(now),
             polled_at: None,
             next_tick: now,
             told_hole: false,
@@ -269,22 +287,31 @@ impl Watcher {
         Ok(watch)
     }
 
-    /// Decides how long to wait for the next look when there is no hole, and moves between awake and asleep. `None`: until
-    /// the bell, or until a tick finds something.
-    async fn settle_down(&self, watch: &mut Watch) -> Result<Option<Duration>, Error> {
-        let now = Instant::now();
-        let may_mark = watch.marked_at.is_none_or(|at| now - at >= MARK_EVERY);
-        let fast = watch.flow.is_fast();
+    /// Decides how long to wait for the next look, and moves between awake and asleep. `None`: until the bell, or until a tick
+    /// finds something.
+    async fn settle_down(
+        &self,
+        watch: &mut Watch,
+        hole: Option<Duration>,
+    ) -> Result<Option<Duration>, Error> {
+        if watch.flow.is_busy() {
+            if !matches!(watch.sleep, Sleep::Awake) {
+                self.mark(watch, false).await?;
+                watch.sleep = Sleep::Awake;
+                tracing::debug!(safe_head = watch.tracker.head(), "awake: events come fast");
+            }
+            return Ok(Some(self.busy_pause));
+        }
+        if let Some(age) = hole {
+            return Ok(Some((age / 4).clamp(FIRST_PAUSE, LONGEST_PAUSE)));
+        }
         if !(watch.rings && !self.poll_only && *self.connected.borrow()) {
             // Nobody would hear the bell.
             watch.pause = (watch.pause * 2).min(self.poll_interval);
-            return Ok(match fast {
-                true => Some(FAST_PAUSE),
-                false => Some(watch.pause).filter(|pause| *pause < self.poll_interval),
-            });
+            return Ok(Some(watch.pause).filter(|pause| *pause < self.poll_interval));
         }
         match &watch.sleep {
-            Sleep::Awake if !fast && may_mark && now - watch.heard_at >= QUIET => {
+            Sleep::Awake if watch.is_sleepy(Instant::now()) => {
                 self.mark(watch, true).await?;
                 watch.sleep = Sleep::Falling(watch.tracker.writers().await?);
                 watch.pause = FIRST_PAUSE;
@@ -292,13 +319,7 @@ impl Watcher {
             }
             Sleep::Awake => {
                 watch.pause = (watch.pause * 2).min(QUIET / 4);
-                Ok(Some(if fast { FAST_PAUSE } else { watch.pause }))
-            }
-            Sleep::Falling(_) | Sleep::Asleep if fast && may_mark => {
-                self.mark(watch, false).await?;
-                watch.sleep = Sleep::Awake;
-                tracing::debug!(safe_head = watch.tracker.head(), "awake: events come fast");
-                Ok(Some(FAST_PAUSE))
+                Ok(Some(watch.pause))
             }
             // They were gone before the last look began.
             Sleep::Falling(before) if before.is_empty() => {
@@ -397,6 +418,21 @@ impl Watcher {
 }
 
 impl Watch {
+    /// Is it time to fall asleep?
+    fn is_sleepy(&self, now: Instant) -> bool {
+        self.marked_at.is_none_or(|at| now - at >= MARK_EVERY)
+            && (now - self.heard_at >= QUIET || now - self.flow.calm_since >= CALM)
+    }
+
+    fn tell_no_hole(&mut self) {
+        if std::mem::take(&mut self.told_hole) {
+            if let Some(telling) = self.telling.take() {
+                telling.abort();
+            }
+            metrics::blockers(0, 0.0);
+        }
+    }
+
     fn hear_whether_it_rings(&mut self, rings: bool, poll_only: bool) {
         if !rings && self.rings && !poll_only {
             tracing::info!(
@@ -430,5 +466,30 @@ async fn tell_blockers(log: Inorder, safe_head: i64, age: Duration, first: bool)
             blockers,
             "a transaction took an id and has not ended: nothing behind it can be delivered"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy_after(looks: impl IntoIterator<Item = (usize, i64)>, apart: Duration) -> bool {
+        let mut now = Instant::now();
+        let mut flow = Flow::new(now);
+        for (events, in_flight) in looks {
+            now += apart;
+            flow.count(events, in_flight, now);
+        }
+        flow.is_busy()
+    }
+
+    #[test]
+    fn a_bell_that_keeps_several_appenders_slow_is_taken_away() {
+        let apart = Duration::from_millis(5);
+        assert!(busy_after([(1, 31); 60], apart), "200 events a second, as each that rings commits alone");
+        assert!(!busy_after([(1, 1); 60], apart), "200 events a second by one appender");
+        assert!(busy_after([(5, 1); 60], apart), "1,000 events a second, whoever writes them");
+        assert!(!busy_after([(0, 31); 60], apart), "31 ids were rolled back long ago, and nothing comes");
+        assert!(!busy_after([(1, 31); 60], Duration::from_millis(500)), "two events a second cost nothing");
     }
 }

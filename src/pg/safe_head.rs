@@ -15,6 +15,8 @@ pub(crate) struct Look {
     pub(crate) epoch: Option<Uuid>,
     /// The highest id of the snapshot, 0 when there is no event.
     pub(crate) top: i64,
+    /// The last id that was given.
+    pub(crate) given: i64,
     pub(crate) events: Vec<Event>,
     /// There may be more above the last one.
     pub(crate) more: bool,
@@ -23,6 +25,7 @@ pub(crate) struct Look {
 /// The columns behind those of the event.
 const EPOCH: usize = 15;
 const TOP: usize = 16;
+const GIVEN: usize = 17;
 
 /// Stops early when the events take more than `budget` bytes of memory.
 pub(crate) async fn look(
@@ -62,12 +65,13 @@ async fn look_with(
         [/* instance */ &instance, /* head */ &head, /* limit */ &limit];
     let rows = client.query_raw(&statement, params).await?;
     pin_mut!(rows);
-    let mut look = Look { epoch: None, top: 0, events: Vec::new(), more: false };
+    let mut look = Look { epoch: None, top: 0, given: 0, events: Vec::new(), more: false };
     let mut bytes = 0;
     while let Some(row) = rows.next().await {
         let row = row?;
         look.epoch = row.get(EPOCH);
         look.top = row.get::<_, Option<i64>>(TOP).unwrap_or(0);
+        look.given = row.get(GIVEN);
         if row.get::<_, Option<i64>>(0).is_none() {
             break;
         }

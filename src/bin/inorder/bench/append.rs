@@ -16,7 +16,7 @@ const WRITERS: usize = 32;
 const REPETITIONS: u32 = 5;
 const SECONDS: u32 = 4;
 /// Before the clock starts.
-const WARM_UP: Duration = Duration::from_secs(1);
+const WARM_UP: Duration = Duration::from_secs(2);
 
 pub(super) const PAYLOAD: &str = r#"{"order":"8d6b1f0e-52a1-4c37-9a58-0b3f6a1c2d77","customer":"customer-4711","total":99.5,"currency":"EUR","items":[{"sku":"A-1001","n":2},{"sku":"B-2002","n":1}]}"#;
 
