@@ -32,6 +32,9 @@ pub(crate) enum Said {
     Nonsense,
 }
 
+/// A take-over that takes longer is timed, whatever else happens.
+const OVERLAP_US: i64 = 1_000_000;
+
 /// Sees everything; shared by all.
 #[derive(Default)]
 pub(crate) struct Witness(Mutex<Seen>);
@@ -185,6 +188,12 @@ impl Witness {
         let at = now_us();
         let mut seen = self.seen();
         let Seen { lanes, calls, journal, freezes, .. } = &mut *seen;
+        if blow == Blow::Frozen {
+            // It may just have taken over a row, and not said so yet: that one is taken over twice, and not timed.
+            for lane in lanes.values_mut() {
+                lane.pending.retain(|(_, of, since)| *of == worker || at - since > OVERLAP_US);
+            }
+        }
         for (name, lane) in lanes.iter_mut().filter(|(_, lane)| lane.last == Some(worker)) {
             // A row of one instance has nobody else.
             let inside = calls.iter().any(|((of, _), call)| *of == worker && call.lane == *name);
@@ -297,7 +306,9 @@ impl Seen {
         for (blow, struck, blow_us) in lane.pending.drain(..) {
             if worker != struck && at >= blow_us {
                 #[expect(clippy::cast_precision_loss, reason = "a time of minutes, in microseconds")]
-                self.takeovers.push((blow, (at - blow_us) as f64 / 1e3));
+                let ms = (at - blow_us) as f64 / 1e3;
+                tracing::debug!(lane = name, ?blow, ?struck, ?worker, ms, "taken over");
+                self.takeovers.push((blow, ms));
             }
         }
     }
@@ -358,6 +369,16 @@ mod tests {
         witness.struck(B, Blow::Killed);
         enter(&witness, A, 2, 2);
         assert_eq!(witness.takeovers(Blow::Killed).len(), 1, "there was nothing to take over");
+    }
+
+    #[test]
+    fn a_takeover_by_a_process_that_is_frozen_before_it_delivers_is_not_timed() {
+        let witness = Witness::default();
+        enter(&witness, A, 1, 1);
+        witness.struck(A, Blow::Killed);
+        witness.struck(B, Blow::Frozen);
+        enter(&witness, Worker { slot: 2, incarnation: 1 }, 1, 1);
+        assert!(witness.takeovers(Blow::Killed).is_empty());
     }
 
     #[test]
