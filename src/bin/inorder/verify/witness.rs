@@ -194,10 +194,12 @@ impl Witness {
                 lane.pending.retain(|(_, of, since)| *of == worker || at - since > OVERLAP_US);
             }
         }
+        let anybody_frozen = freezes.iter().any(|freeze| freeze.resumed_us.is_none());
         for (name, lane) in lanes.iter_mut().filter(|(_, lane)| lane.last == Some(worker)) {
             // A row of one instance has nobody else.
             let inside = calls.iter().any(|((of, _), call)| *of == worker && call.lane == *name);
-            let lags = wants_everything(name) && journal.highest > lane.reached;
+            // Between two passes a row may have gone to one that is frozen by now and has not said so.
+            let lags = wants_everything(name) && journal.highest > lane.reached && !anybody_frozen;
             if (inside || lags) && !name.contains('@') {
                 lane.pending.push((blow, worker, at));
             }
