@@ -9,6 +9,8 @@ use crate::pg::{On, consumers, is_connection_lost, throw_away};
 
 /// How long after a time-out the server may take to be ready again.
 pub(crate) const MARGIN: Duration = Duration::from_secs(2);
+/// How long after a handler's limit the server takes a client that says nothing for frozen. Ours speaks up at the limit.
+const SILENCE: Duration = Duration::from_millis(300);
 /// How soon a row whose last holder is being ended is asked for again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(20);
 
@@ -111,7 +113,7 @@ impl<'a> PassSession<'a> {
             let (began, state, guarded) = tokio::join!(
                 pg::session::begin(client),
                 consumers::lock(client, &self.lock, &self.key, self.cx.process, revision, head),
-                pg::session::guard(client, limit, limit + Duration::from_millis(500)),
+                pg::session::guard(client, limit, limit + SILENCE),
             );
             began?;
             let state = state?;

@@ -15,13 +15,13 @@ use crate::pg::consumers::Standing;
 use crate::pg::{self, checkout, deadline};
 
 /// How soon a row that another process holds is asked for again.
-const BUSY_PAUSE: Duration = Duration::from_millis(250);
+const BUSY_PAUSE: Duration = Duration::from_millis(150);
 /// How often a filtered consumer's position moves over events that it does not want.
 const ADVANCE_EVERY: Duration = Duration::from_secs(1);
 /// How soon a row with unread events missing is looked at again.
 const PRUNED_PAUSE: Duration = Duration::from_secs(5);
 /// How long after its limit a row's holder is left alone.
-const HOLDER_MARGIN: Duration = Duration::from_millis(600);
+const HOLDER_MARGIN: Duration = Duration::from_millis(400);
 
 /// One consumer row, as a running dispatcher drives it.
 pub(crate) struct LaneLoop {
