@@ -78,8 +78,8 @@ pub(crate) async fn run(
         Ok(log)
     };
     let log = interrupt.ends(connecting).await?;
-    let mut run =
-        Run { log, name: source.name, skip_bad: args.skip_bad, bar: bar(source.length), sum: Sum::default() };
+    let bar = if source.typed { ProgressBar::hidden() } else { bar(source.length) };
+    let mut run = Run { log, name: source.name, skip_bad: args.skip_bad, bar, sum: Sum::default() };
     let pieces = reader::read(source.from, source.length.is_none(), args.ids);
     let ended = run.take(pieces, interrupt).await;
     run.bar.finish_and_clear();
@@ -100,15 +100,19 @@ struct Source {
     from: Box<dyn Read + Send>,
     /// Of a regular file.
     length: Option<u64>,
+    /// By somebody at a terminal, where a bar would be in the way.
+    typed: bool,
 }
 
 impl Source {
     fn open(path: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
-            if io::stdin().is_terminal() {
+            let typed = io::stdin().is_terminal();
+            if typed {
                 tell("reading events from the terminal, one JSON object a line; Ctrl-D ends it");
             }
-            return Ok(Self { name: "standard input".into(), from: Box::new(io::stdin()), length: None });
+            let name = "standard input".into();
+            return Ok(Self { name, from: Box::new(io::stdin()), length: None, typed });
         };
         let name = path.display().to_string();
         let open = || {
@@ -120,7 +124,7 @@ impl Source {
             Ok((file, metadata.is_file().then_some(metadata.len())))
         };
         let (file, length) = open().map_err(|e| Failure::failed(format!("opening {name}: {e}")))?;
-        Ok(Self { name, from: Box::new(file), length })
+        Ok(Self { name, from: Box::new(file), length, typed: false })
     }
 }
 

@@ -50,6 +50,11 @@ use writers::{Desk, Manner};
 /// started, which is also crashed and restarted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Examples:
+  inorder verify                                   on a throwaway server
+  inorder verify --seconds 60 --writers 16 --json
+  inorder verify --seed 7                          the same chances again
+
 Exit codes:
   0  every guarantee held
   1  a guarantee is broken: the report says at which events
