@@ -23,7 +23,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{Object, Pool};
@@ -50,7 +50,7 @@ pub(crate) mod supply;
 
 use judgement::{Judgement, judge};
 use session::{Committed, PassSession};
-use supply::{Lane, MOST_ROWS, Page, ReadAhead, Readers, Window};
+use supply::{Behind, Lane, MOST_ROWS, Page, ReadAhead, Readers, Window};
 
 /// What all passes of a process share.
 pub(crate) struct Context {
@@ -61,9 +61,28 @@ pub(crate) struct Context {
     pub(crate) passes: Pool,
     pub(crate) readers: Pool,
     pub(crate) window: Window,
+    pub(crate) hold_ups: HoldUps,
     pub(crate) page_bytes: usize,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) mutant: Option<Mutant>,
+}
+
+/// The sessions that all consumers may have to wait for, by pid: they hold a hole open. A pass that is one of them, because
+/// something that its handler did has appended an event, commits as soon as it can.
+#[derive(Default)]
+pub(crate) struct HoldUps(Mutex<Vec<i32>>);
+
+impl HoldUps {
+    pub(crate) fn set(&self, sessions: &[i32]) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != sessions {
+            *known = sessions.to_vec();
+        }
+    }
+
+    fn contains(&self, session: i32) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&session)
+    }
 }
 
 /// How far a dispatcher is in stopping.
@@ -82,6 +101,9 @@ pub(crate) struct Head {
     pub(crate) id: i64,
     pub(crate) epoch: Uuid,
 }
+
+/// How often a pass finds that another process has moved the row on while its events were being read.
+const TRIES: usize = 3;
 
 /// One row of a consumer, as this process runs it.
 pub(crate) struct Runner {
@@ -166,41 +188,47 @@ impl Runner {
     }
 
     async fn run(&mut self, cx: &Context, head: Head) -> Result<Pass, Error> {
-        let mut session = PassSession::begin(cx, &self.consumer, &self.key).await?;
-        let Some(state) = session.lock(head.id).await? else {
+        let mut position = 0;
+        for _ in 0..TRIES {
+            let mut session = PassSession::begin(cx, &self.consumer, &self.key).await?;
+            let Some(state) = session.lock(head.id).await? else {
+                session.leave().await?;
+                return Ok(Pass::new(Outcome::Unregistered, 0));
+            };
+            if state.epoch != Some(head.epoch) {
+                // Perhaps a connection to a server that was replaced: it must not come back from the pool.
+                drop(session);
+                return Err(Error::new(
+                    ErrorKind::Connection,
+                    format!("consumer {}: the safe head belongs to another epoch; it is read anew", self.key),
+                ));
+            }
+            if let Some(outcome) = not_ours(&state, self.consumer.revision_number(), head.id) {
+                session.leave().await?;
+                return Ok(Pass { due_in: state.due_in, ..Pass::new(outcome, state.position) });
+            }
+            if let Some(letter) = state.retry {
+                return self.retry_dead_letter(cx, session, &state, letter).await;
+            }
+            position = state.position;
+            let limit = self.pass_size(head.id - position);
+            let readers = Readers {
+                log: &cx.log,
+                pool: &cx.readers,
+                window: &cx.window,
+                process: cx.process,
+                bytes: cx.page_bytes,
+            };
+            let lane = Lane { consumer: &self.consumer, key: &self.key };
+            let behind = Behind { epoch: head.epoch, position, head: head.id };
+            if let Some(page) = self.ahead.at_hand(&readers, &lane, behind, limit) {
+                return self.deliver(cx, session, &state, &page, head).await;
+            }
+            // Reading may take longer than a session may be idle, and than others should wait for the row.
             session.leave().await?;
-            return Ok(Pass::new(Outcome::Unregistered, 0));
-        };
-        if state.epoch != Some(head.epoch) {
-            // Perhaps a connection to a server that was replaced: it must not come back from the pool.
-            drop(session);
-            return Err(Error::new(
-                ErrorKind::Connection,
-                format!("consumer {}: the safe head belongs to another epoch; it is read anew", self.key),
-            ));
+            self.ahead.read(&readers, &lane, behind).await?;
         }
-        if let Some(outcome) = not_ours(&state, self.consumer.revision_number(), head.id) {
-            session.leave().await?;
-            return Ok(Pass { due_in: state.due_in, ..Pass::new(outcome, state.position) });
-        }
-        if let Some(letter) = state.retry {
-            return self.retry_dead_letter(cx, session, &state, letter).await;
-        }
-        let page = self.events(cx, &state, head).await?;
-        self.deliver(cx, session, &state, &page, head).await
-    }
-
-    async fn events(&mut self, cx: &Context, state: &State, head: Head) -> Result<Page, Error> {
-        let readers = Readers {
-            log: &cx.log,
-            pool: &cx.readers,
-            window: &cx.window,
-            process: cx.process,
-            bytes: cx.page_bytes,
-        };
-        let lane = Lane { consumer: &self.consumer, key: &self.key };
-        let limit = self.pass_size(head.id - state.position);
-        self.ahead.next(&readers, &lane, (head.epoch, state.position, head.id), limit).await
+        Ok(Pass::new(Outcome::More, position))
     }
 
     /// The further behind, the more events a transaction takes: up to ten times the batch size.
@@ -332,7 +360,7 @@ impl Runner {
                 }
                 Called::Failed(failed) => return (handled, Stopped::Failed(slice.len(), failed)),
             }
-            if session.appended() {
+            if session.appended() || cx.hold_ups.contains(session.backend()) {
                 break;
             }
         }

@@ -23,7 +23,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::consumer::{Consumer, Start, saturated};
 use crate::delivery::supply::Window;
-use crate::delivery::{Context, Phase, Runner};
+use crate::delivery::{Context, HoldUps, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
 use crate::pg::consumers::{Key, Registration};
@@ -115,6 +115,7 @@ impl Dispatcher {
             passes: connector.pool(max_passes, wait)?,
             readers: connector.pool(max_passes.clamp(1, 4), wait)?,
             window: Window::new(read_ahead_bytes / 4),
+            hold_ups: HoldUps::default(),
             page_bytes: (read_ahead_bytes / (2 * lanes)).clamp(256 * 1024, 8 * 1024 * 1024),
             phase: watched,
             mutant,

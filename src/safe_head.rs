@@ -198,6 +198,8 @@ pub(crate) struct Tracker {
     session: ClientWrapper,
     epoch: Uuid,
     horizon: Horizon,
+    /// Who held the identity sequence when the locks were read last, by pid.
+    in_front: Vec<i32>,
     /// Rows of the next look: fewer where events are large, as all that were asked for come over the wire.
     rows: i64,
     mutant: Option<Mutant>,
@@ -227,7 +229,7 @@ impl Tracker {
             deadline(limit, "finding a safe head", pg::safe_head::begin(&session, schema, who.id)).await?;
         same_epoch(epoch, seen)?;
         let (log, instance, horizon) = (log.clone(), who.id, Horizon::new(head));
-        Ok(Self { log, instance, session, epoch, horizon, rows: LOOK_ROWS, mutant })
+        Ok(Self { log, instance, session, epoch, horizon, in_front: Vec::new(), rows: LOOK_ROWS, mutant })
     }
 
     pub(crate) fn head(&self) -> i64 {
@@ -241,6 +243,11 @@ impl Tracker {
     /// The connection, for other statements of the same epoch; [`accept`](Self::accept) judges what they answer.
     pub(crate) fn session(&self) -> &ClientWrapper {
         &self.session
+    }
+
+    /// The sessions of those who could fill the hole that the head stands before, as far as is known.
+    pub(crate) fn in_front(&self) -> &[i32] {
+        if self.horizon.hole.is_some() { &self.in_front } else { &[] }
     }
 
     /// Looks once, and where writers in front of a hole are gone, once more.
@@ -279,10 +286,14 @@ impl Tracker {
 
     /// Who holds the identity sequence now: every appender in flight.
     pub(crate) async fn writers(&self) -> Result<HashSet<String>, Error> {
+        Ok(self.holders().await?.into_iter().map(|(transaction, _)| transaction).collect())
+    }
+
+    async fn holders(&self) -> Result<Vec<(String, Option<i32>)>, Error> {
         let found = pg::safe_head::writers(&self.session, self.log.schema(), self.instance);
         let found = deadline(self.log.limit(), "reading who writes", found).await?;
         self.accept(found.epoch, &found.unsafe_reasons)?;
-        Ok(found.holders.into_iter().map(|(transaction, _)| transaction).collect())
+        Ok(found.holders)
     }
 
     /// What another statement of the same connection answered about epoch and assumptions.
@@ -316,7 +327,9 @@ impl Tracker {
 
     /// Reads the locks, and says whether everybody in front of the hole is gone.
     async fn drained(&mut self, top: i64) -> Result<bool, Error> {
-        let holders = self.writers().await?;
+        let holders = self.holders().await?;
+        self.in_front = holders.iter().filter_map(|(_, pid)| *pid).collect();
+        let holders = holders.into_iter().map(|(transaction, _)| transaction);
         Ok(self.horizon.held_by(top, holders, Instant::now()))
     }
 

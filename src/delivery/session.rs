@@ -11,6 +11,8 @@ use crate::pg::{On, consumers, is_connection_lost, throw_away};
 pub(crate) const MARGIN: Duration = Duration::from_secs(2);
 /// How long after a handler's limit the server takes a client that says nothing for frozen. Ours speaks up at the limit.
 const SILENCE: Duration = Duration::from_millis(300);
+/// Statements that a session keeps prepared: handlers whose texts are never the same twice do not fill its memory.
+const MOST_STATEMENTS: usize = 1_000;
 /// How soon a row whose last holder is being ended is asked for again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(20);
 
@@ -99,6 +101,11 @@ impl<'a> PassSession<'a> {
             Some(object) => object,
             None => unreachable!("a pass uses its session only until it ends"),
         }
+    }
+
+    /// The pid of the session.
+    pub(crate) fn backend(&self) -> i32 {
+        self.backend
     }
 
     pub(crate) fn traces(&self) -> &Traces {
@@ -237,7 +244,7 @@ impl<'a> PassSession<'a> {
             Err(e) if is_connection_lost(&e) => return Err(unanswered(&what, e)),
             Err(e) => return Ok(Committed::Refused(refused(&what, e))),
         }
-        self.object = None;
+        self.give_back();
         Ok(settled.map_or(Committed::Gone, Committed::Done))
     }
 
@@ -257,7 +264,7 @@ impl<'a> PassSession<'a> {
     /// Ends the transaction without having written anything.
     pub(crate) async fn leave(mut self) -> Result<(), Error> {
         deadline(self.limit(), "ending a pass", pg::session::roll_back(self.client())).await?;
-        self.object = None;
+        self.give_back();
         Ok(())
     }
 
@@ -272,7 +279,7 @@ impl<'a> PassSession<'a> {
             }
         };
         match ended {
-            true => self.object = None,
+            true => self.give_back(),
             false => self.abandon().await,
         }
     }
@@ -293,6 +300,15 @@ impl<'a> PassSession<'a> {
         };
         if let Err(error) = deadline(2 * MARGIN, "ending a lost session", freeing).await {
             tracing::warn!(consumer = %self.key, error = error.report(), "a lost session could not be ended; the server will");
+        }
+    }
+
+    /// For the next pass to use.
+    fn give_back(&mut self) {
+        if let Some(object) = self.object.take()
+            && object.statement_cache.size() > MOST_STATEMENTS
+        {
+            object.statement_cache.clear();
         }
     }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use deadpool_postgres::Pool;
+use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -160,43 +161,73 @@ pub(crate) struct Readers<'a> {
     pub(crate) bytes: usize,
 }
 
+/// Where a consumer stands, and how far it may go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Behind {
+    pub(crate) epoch: Uuid,
+    pub(crate) position: i64,
+    pub(crate) head: i64,
+}
+
 impl ReadAhead {
-    /// The next events above the position, at most `limit`.
-    pub(crate) async fn next(
+    /// The next events above the position, at most `limit`, where they have been read already.
+    pub(crate) fn at_hand(
         &mut self,
         readers: &Readers<'_>,
         lane: &Lane<'_>,
-        (epoch, position, head): (Uuid, i64, i64),
+        at: Behind,
         limit: usize,
-    ) -> Result<Page, Error> {
-        if self.epoch != epoch {
+    ) -> Option<Page> {
+        if self.epoch != at.epoch {
             self.forget();
-            self.epoch = epoch;
+            self.epoch = at.epoch;
         }
-        if let Some(page) = readers.window.page(epoch, position, head, lane, limit) {
+        if let Some(page) = readers.window.page(at.epoch, at.position, at.head, lane, limit) {
             self.forget();
-            return Ok(page);
+            return Some(page);
         }
-        if !self.page.reaches(position) {
-            self.page = match self.next.take() {
-                Some((from, task)) if from == position => task
-                    .await
-                    .map_err(|e| Error::with_source(ErrorKind::Stopped, "reading ahead was stopped", e))??,
-                stale => {
-                    if let Some((_, task)) = stale {
-                        task.abort();
-                    }
-                    self.rows = FIRST_ROWS;
-                    self.fetch(readers, lane, position, head).await?
+        if !self.page.reaches(at.position) {
+            // What went wrong shows when it is waited for.
+            let (_, reading) =
+                self.next.as_mut().filter(|(from, task)| *from == at.position && task.is_finished())?;
+            let page = reading.now_or_never()?.ok()?.ok();
+            self.next = None;
+            self.turn_to(page?, readers, lane, at.head);
+        }
+        Some(self.page.part(at.position, limit))
+    }
+
+    /// Reads the events above the position, so that they are at hand, and begins to read those behind them.
+    pub(crate) async fn read(
+        &mut self,
+        readers: &Readers<'_>,
+        lane: &Lane<'_>,
+        at: Behind,
+    ) -> Result<(), Error> {
+        let page = match self.next.take() {
+            Some((from, reading)) if from == at.position => reading
+                .await
+                .map_err(|e| Error::with_source(ErrorKind::Stopped, "reading ahead was stopped", e))??,
+            stale => {
+                if let Some((_, reading)) = stale {
+                    reading.abort();
                 }
-            };
-            if self.page.to < head {
-                self.rows = (self.rows * 2).min(MOST_ROWS).min(self.page.events_in(readers.bytes)).max(1);
-                let fetch = self.fetch(readers, lane, self.page.to, head);
-                self.next = Some((self.page.to, tokio::spawn(fetch)));
+                self.rows = FIRST_ROWS;
+                self.fetch(readers, lane, at.position, at.head).await?
             }
+        };
+        self.turn_to(page, readers, lane, at.head);
+        Ok(())
+    }
+
+    fn turn_to(&mut self, page: Page, readers: &Readers<'_>, lane: &Lane<'_>, head: i64) {
+        self.page = page;
+        self.next = None;
+        if self.page.to < head {
+            self.rows = (self.rows * 2).min(MOST_ROWS).min(self.page.events_in(readers.bytes)).max(1);
+            let reading = self.fetch(readers, lane, self.page.to, head);
+            self.next = Some((self.page.to, tokio::spawn(reading)));
         }
-        Ok(self.page.part(position, limit))
     }
 
     /// Lets go of the memory: the consumer is near the head.

@@ -237,6 +237,7 @@ impl Watcher {
             let now = Instant::now();
             let head = Head { id: watch.tracker.head(), epoch: watch.tracker.epoch() };
             self.cx.window.extend(head.epoch, &step, head.id);
+            self.cx.hold_ups.set(watch.tracker.in_front());
             self.board.send_if_modified(|board| board.head.replace(head) != Some(head));
             metrics::safe_head(head.id, step.hole);
             watch.flow.count(step.events.len(), step.in_flight, now);

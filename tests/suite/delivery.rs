@@ -205,6 +205,43 @@ async fn a_pass_in_which_a_handler_appended_commits_right_after_that_event() {
     }
 }
 
+/// I-7: also where nobody can see in a handler's statements that they append, here a trigger on a business table. As soon as
+/// somebody waits for the pass, it commits after the event at hand.
+#[tokio::test]
+async fn a_pass_that_holds_a_hole_open_commits_after_the_event_at_hand() {
+    let stage = Stage::with_events(6).await;
+    stage
+        .sql(
+            "CREATE TABLE business (n int); \
+             CREATE FUNCTION publish() RETURNS trigger LANGUAGE plpgsql AS \
+                $$ BEGIN PERFORM inorder.append('appended', '{}'); RETURN NULL; END $$; \
+             CREATE TRIGGER publish AFTER INSERT ON business FOR EACH ROW EXECUTE FUNCTION publish()",
+        )
+        .await;
+    let (hole, after) = (Gate::closed(), Gate::closed());
+    let actor = Actor::new("c")
+        .at_first(2, 1, Act::Sql("INSERT INTO business VALUES (1)"))
+        .at_first(3, 1, Act::Meet(hole.clone()))
+        .at_first(4, 1, Act::MeetBefore(after.clone()));
+    let consumers = [actor.transactional(), Actor::new("other").transactional()];
+    let running = stage.dispatcher(consumers).build().unwrap().start().await.unwrap();
+    hole.reached().await;
+    stage.append(1).await;
+    // The log is seen to wait for that session: the locks were read.
+    let awaited = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '-- inorder safe_head/writers%' AND datname = current_database()";
+    eventually(LIMIT, "somebody waits", async || stage.count(awaited).await > 0).await;
+
+    hole.open();
+    after.reached().await;
+
+    assert_eq!(stage.effects("c").await, ids(1..=3));
+    eventually(LIMIT, "the other has what was appended", async || stage.effects("other").await.len() == 8)
+        .await;
+    after.open();
+    eventually(LIMIT, "it goes on", async || stage.effects("c").await.len() == 8).await;
+    running.stop().await.unwrap();
+}
+
 /// I-4: an append is an effect like any other.
 #[tokio::test]
 async fn an_event_appended_by_a_handler_that_fails_is_seen_by_nobody() {

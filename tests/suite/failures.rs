@@ -442,24 +442,28 @@ async fn several_poisons_in_a_batch_are_each_treated_as_they_say() {
     assert_eq!(letters.iter().map(|l| l.event).collect::<Vec<_>>(), [10, 11]);
 }
 
+/// Sends a statement that fails, and does not wait for its answer.
+fn forgets() -> Act {
+    Act::custom(|_, tx| {
+        Box::pin(async move {
+            let mut forgotten = Box::pin(tx.batch_execute("SELECT 1 / 0"));
+            let sent = std::future::poll_fn(|cx| {
+                let _ = forgotten.as_mut().poll(cx);
+                std::task::Poll::Ready(())
+            });
+            sent.await;
+            Ok(())
+        })
+    })
+}
+
 /// A statement whose answer nobody waited for fails after the handler has returned: charged to that handler's event, not to
 /// the next one.
 #[tokio::test]
 async fn an_error_that_nobody_heard_is_charged_to_the_event_whose_handler_caused_it() {
-    for (failing, events) in [(3, 6), (6, 6), (1, 6)] {
-        let stage = Stage::with_events(events).await;
-        let forgets = Act::custom(|_, tx| {
-            Box::pin(async move {
-                let mut forgotten = Box::pin(tx.batch_execute("SELECT 1 / 0"));
-                let sent = std::future::poll_fn(|cx| {
-                    let _ = forgotten.as_mut().poll(cx);
-                    std::task::Poll::Ready(())
-                });
-                sent.await;
-                Ok(())
-            })
-        });
-        let consumers = stage.register([Actor::new("c").at(failing, forgets).transactional()]).await;
+    for failing in [1, 3, 6] {
+        let stage = Stage::with_events(6).await;
+        let consumers = stage.register([Actor::new("c").at(failing, forgets()).transactional()]).await;
 
         let report = consumers.drain().await.unwrap()["c"].clone();
 
@@ -470,7 +474,45 @@ async fn an_error_that_nobody_heard_is_charged_to_the_event_whose_handler_caused
     }
 }
 
-/// An event that was seen to fail stands alone from then on: what it does to its neighbours in the page is undone.
+/// The same, when it happens only once: then it is nobody's failure.
+#[tokio::test]
+async fn an_error_that_nobody_heard_is_not_charged_to_the_next_event() {
+    let stage = Stage::with_events(6).await;
+    let consumers = stage.register([Actor::new("c").at_first(3, 1, forgets()).transactional()]).await;
+
+    let report = consumers.drain().await.unwrap()["c"].clone();
+
+    assert_eq!((report.processed, report.failed, report.outcome), (6, 0, Outcome::CaughtUp));
+    assert_eq!(stage.effects("c").await, ids(1..=6));
+}
+
+/// I-4: whoever has the consumer next. What comes before it, where an operator moved the consumer back, is done on its own.
+#[tokio::test]
+async fn an_event_that_failed_stands_alone_at_its_next_attempt() {
+    for batch in [false, true] {
+        let stage = Stage::with_events(20).await;
+        let consumer = |actor: Actor| if batch { actor.batch() } else { actor.transactional() };
+        stage.register([consumer(Actor::new("c").at(10, Act::Fail("no luck")))]).await.drain().await.unwrap();
+        let actor = Actor::new("c").at(10, Act::Fail("still no luck"));
+        let heard = actor.heard();
+        let another = stage.register([consumer(actor)]).await;
+        stage.due_now("c").await;
+
+        let report = another.run_once().await.unwrap()["c"].clone();
+        assert_eq!((report.processed, report.failed, heard.all()), (0, 1, vec![10]));
+
+        stage.sql("UPDATE inorder.consumers SET position = 6").await;
+        stage.due_now("c").await;
+        let report = another.run_once().await.unwrap()["c"].clone();
+        assert_eq!((report.processed, report.failed, &heard.all()[1..]), (3, 0, &[7, 8, 9][..]));
+        assert_eq!((stage.standing("c").await.position, stage.standing("c").await.attempts), (9, 2));
+        let report = another.run_once().await.unwrap()["c"].clone();
+        assert_eq!((report.processed, report.failed, &heard.all()[4..]), (0, 1, &[10][..]));
+        assert_eq!(stage.standing("c").await.attempts, 3);
+    }
+}
+
+/// I-6: whatever it failed by; and then it is dead for good.
 #[tokio::test]
 async fn a_consumer_arms_itself_again_only_so_many_times() {
     for act in [Act::Fail("no luck"), Act::Sql(SUICIDE)] {
