@@ -143,6 +143,7 @@ async fn a_running_dispatcher_stops_without_a_hole_and_goes_on_when_mended() {
     let running = dispatcher.start().await.unwrap();
     eventually(LIMIT, "three events are delivered", async || seen.ids().await == [1, 2, 3]).await;
 
+    words.say(LIMIT, &["asleep"]).await;
     client.batch_execute("ALTER SEQUENCE inorder.events_id_seq CACHE 20").await.unwrap();
     words.say(LIMIT, &["ERROR", "delivery stands still", "events_id_seq has CACHE 20"]).await;
     let other = Writer::on(db.url()).await;
