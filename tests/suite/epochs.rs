@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use inorder::testing::TempPostgres;
-use inorder::{Config, Inorder, Registered};
+use inorder::{Config, Inorder, Registered, Running};
 use tokio_postgres::{Client, NoTls};
 
 use crate::support::{Proxy, Recording, Writer, connect, eventually, process, versatile_database};
@@ -298,46 +298,69 @@ async fn a_standby_that_lacks_the_tail_takes_over_and_its_events_are_delivered()
 }
 
 /// The same while the dispatcher runs, and the connections of passes and readers still lead to the old primary, which lives
-/// on: only what looks at the head has moved.
+/// on: only what looks at the head has moved. The events are there before it: they are read in pages.
+#[tokio::test]
+async fn readers_that_still_reach_the_old_primary_neither_mix_nor_block() {
+    let mut failover = Failover::new().await;
+    let (running, registered) = failover.run_until_the_tail_is_delivered().await;
+    failover.promote().await;
+    Writer::on(failover.standby.url()).await.append_many(60).await;
+    failover.end_all_but_passes().await;
+    failover.new_ones_are_delivered(running, registered).await;
+}
+
+/// The same, and the events come when the new head is in sight already.
 #[tokio::test]
 async fn passes_that_still_reach_the_old_primary_neither_mix_nor_block() {
     let mut failover = Failover::new().await;
-    let registered = failover.seen.register().await;
-    let dispatcher = failover.seen.builder().poll_interval(Duration::from_millis(50)).build().unwrap();
-    let running = dispatcher.start().await.unwrap();
-    // Read in pages, as it lay there before the dispatcher came.
-    eventually(LIMIT, "three are delivered", async || failover.seen.ids().await.len() == 3).await;
-    failover.part().await;
-    let old = connect(failover.primary.url()).await;
-    Writer::on(failover.primary.url()).await.append_many(60).await;
-    eventually(LIMIT, "the old primary's are delivered", async || failover.seen.ids().await.len() == 63)
-        .await;
-    drain(&registered).await;
-
+    let (running, registered) = failover.run_until_the_tail_is_delivered().await;
     failover.promote().await;
+    failover.end_all_but_passes().await;
+    let new = connect(failover.standby.url()).await;
+    eventually(LIMIT, "the new head is in sight", async || epoch(&new).await.is_some()).await;
     Writer::on(failover.standby.url()).await.append_many(60).await;
-    // Who looks at the head, and who listens, come back to the new one.
-    old.batch_execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-         WHERE application_name = 'inorder' AND query !~ '^(BEGIN|COMMIT|ROLLBACK|-- inorder (consumers/(lock|settle)|events/page|instances/epoch))'",
-    )
-    .await
-    .unwrap();
+    failover.new_ones_are_delivered(running, registered).await;
+}
 
-    eventually(LIMIT, "the new primary's are delivered", async || failover.seen.ids().await.len() == 63)
+impl Failover {
+    /// A dispatcher at work and one by hand, with connections of every kind to the old primary.
+    async fn run_until_the_tail_is_delivered(&self) -> (Running, Registered) {
+        let registered = self.seen.register().await;
+        let dispatcher = self.seen.builder().poll_interval(Duration::from_millis(50)).build().unwrap();
+        let running = dispatcher.start().await.unwrap();
+        // Read in pages, as they were there before the dispatcher came.
+        eventually(LIMIT, "three are delivered", async || self.seen.ids().await.len() == 3).await;
+        self.part().await;
+        Writer::on(self.primary.url()).await.append_many(60).await;
+        eventually(LIMIT, "the tail is delivered", async || self.seen.ids().await.len() == 63).await;
+        drain(&registered).await;
+        (running, registered)
+    }
+
+    /// Whoever looks at the head, or listens, comes back, and that is to the new primary.
+    async fn end_all_but_passes(&self) {
+        let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'inorder' \
+            AND query ~ '^(LISTEN|-- inorder (events/look|consumers/poll|instances/mark|safe_head))'";
+        let ended: i64 = connect(self.primary.url()).await.query_one(end, &[]).await.unwrap().get(0);
+        assert_eq!(ended, 3, "the listener and two who look");
+    }
+
+    async fn new_ones_are_delivered(self, running: Running, registered: Registered) {
+        eventually(LIMIT, "the new primary's are delivered", async || self.seen.ids().await.len() == 63)
+            .await;
+        self.seen.assert_complete().await;
+        running.stop().await.unwrap();
+        // Whoever runs passes by hand is told, and calls again.
+        eventually(LIMIT, "passes by hand go on", async || match registered.drain().await {
+            Ok(_) => true,
+            Err(error) => {
+                assert!(error.is_retryable(), "{error:?}");
+                false
+            }
+        })
         .await;
-    failover.seen.assert_complete().await;
-    running.stop().await.unwrap();
-    // Whoever runs passes by hand is told, and calls again.
-    eventually(LIMIT, "passes by hand go on", async || match registered.drain().await {
-        Ok(_) => true,
-        Err(error) => {
-            assert!(error.is_retryable(), "{error:?}");
-            false
-        }
-    })
-    .await;
-    Writer::on(failover.standby.url()).await.append_many(3).await;
-    drain(&registered).await;
-    failover.seen.assert_complete().await;
+        Writer::on(self.standby.url()).await.append_many(3).await;
+        drain(&registered).await;
+        self.seen.assert_complete().await;
+    }
 }
