@@ -76,6 +76,7 @@ impl HoldUps {
     pub(crate) fn set(&self, sessions: &[i32]) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != sessions {
+            tracing::debug!(?sessions, "in front of a hole");
             *known = sessions.to_vec();
         }
     }
@@ -188,47 +189,64 @@ impl Runner {
     }
 
     async fn run(&mut self, cx: &Context, head: Head) -> Result<Pass, Error> {
-        let mut position = 0;
+        let readers = Readers {
+            log: &cx.log,
+            pool: &cx.readers,
+            window: &cx.window,
+            process: cx.process,
+            bytes: cx.page_bytes,
+        };
+        let (consumer, key) = (Arc::clone(&self.consumer), self.key.clone());
+        let lane = Lane { consumer: &consumer, key: &key };
+        let mut missing = self.ahead.used_up(head.epoch);
         for _ in 0..TRIES {
-            let mut session = PassSession::begin(cx, &self.consumer, &self.key).await?;
-            let Some(state) = session.lock(head.id).await? else {
-                session.leave().await?;
-                return Ok(Pass::new(Outcome::Unregistered, 0));
+            // Reading may take longer than a session may be idle, and than others should wait for the row.
+            if let Some(position) = missing.take() {
+                let behind = Behind { epoch: head.epoch, position, head: head.id };
+                self.ahead.read(&readers, &lane, behind).await?;
+            }
+            let (session, state) = match self.take_row(cx, head).await? {
+                Ok(taken) => taken,
+                Err(pass) => return Ok(pass),
             };
-            if state.epoch != Some(head.epoch) {
-                // Perhaps a connection to a server that was replaced: it must not come back from the pool.
-                drop(session);
-                return Err(Error::new(
-                    ErrorKind::Connection,
-                    format!("consumer {}: the safe head belongs to another epoch; it is read anew", self.key),
-                ));
-            }
-            if let Some(outcome) = not_ours(&state, self.consumer.revision_number(), head.id) {
-                session.leave().await?;
-                return Ok(Pass { due_in: state.due_in, ..Pass::new(outcome, state.position) });
-            }
             if let Some(letter) = state.retry {
                 return self.retry_dead_letter(cx, session, &state, letter).await;
             }
-            position = state.position;
-            let limit = self.pass_size(head.id - position);
-            let readers = Readers {
-                log: &cx.log,
-                pool: &cx.readers,
-                window: &cx.window,
-                process: cx.process,
-                bytes: cx.page_bytes,
-            };
-            let lane = Lane { consumer: &self.consumer, key: &self.key };
-            let behind = Behind { epoch: head.epoch, position, head: head.id };
+            let limit = self.pass_size(head.id - state.position);
+            let behind = Behind { epoch: head.epoch, position: state.position, head: head.id };
             if let Some(page) = self.ahead.at_hand(&readers, &lane, behind, limit) {
                 return self.deliver(cx, session, &state, &page, head).await;
             }
-            // Reading may take longer than a session may be idle, and than others should wait for the row.
             session.leave().await?;
-            self.ahead.read(&readers, &lane, behind).await?;
+            missing = Some(state.position);
         }
-        Ok(Pass::new(Outcome::More, position))
+        Ok(Pass::new(Outcome::More, missing.unwrap_or_default()))
+    }
+
+    /// Begins a transaction that holds the row. The inner error is a pass that ends here, with nothing to do or not ours.
+    async fn take_row<'a>(
+        &self,
+        cx: &'a Context,
+        head: Head,
+    ) -> Result<Result<(PassSession<'a>, State), Pass>, Error> {
+        let mut session = PassSession::begin(cx, &self.consumer, &self.key).await?;
+        let Some(state) = session.lock(head.id).await? else {
+            session.leave().await?;
+            return Ok(Err(Pass::new(Outcome::Unregistered, 0)));
+        };
+        if state.epoch != Some(head.epoch) {
+            // Perhaps a connection to a server that was replaced: it must not come back from the pool.
+            drop(session);
+            return Err(Error::new(
+                ErrorKind::Connection,
+                format!("consumer {}: the safe head belongs to another epoch; it is read anew", self.key),
+            ));
+        }
+        if let Some(outcome) = not_ours(&state, self.consumer.revision_number(), head.id) {
+            session.leave().await?;
+            return Ok(Err(Pass { due_in: state.due_in, ..Pass::new(outcome, state.position) }));
+        }
+        Ok(Ok((session, state)))
     }
 
     /// The further behind, the more events a transaction takes: up to ten times the batch size.

@@ -223,7 +223,7 @@ impl<'a> PassSession<'a> {
             )
         };
         // What is deferred to the end may take as long as a handler.
-        let limit = self.limit() + self.consumer.options.handler_timeout;
+        let limit = self.limit().max(self.consumer.options.handler_timeout + MARGIN);
         let Ok((checked, settled, committed)) = tokio::time::timeout(limit, ending).await else {
             return Err(Error::new(
                 ErrorKind::Ambiguous,

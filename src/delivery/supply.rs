@@ -141,6 +141,8 @@ pub(crate) struct ReadAhead {
     page: Page,
     next: Option<(i64, JoinHandle<Result<Page, Error>>)>,
     rows: usize,
+    /// Up to where events were given out.
+    given: i64,
 }
 
 /// Rows of the first page; each further one has twice as many, up to [`MOST_ROWS`].
@@ -194,7 +196,15 @@ impl ReadAhead {
             self.next = None;
             self.turn_to(page?, readers, lane, at.head);
         }
-        Some(self.page.part(at.position, limit))
+        let part = self.page.part(at.position, limit);
+        self.given = part.to;
+        Some(part)
+    }
+
+    /// Where to read next, when everything that was read is given out and the reading goes on already.
+    pub(crate) fn used_up(&self, epoch: Uuid) -> Option<i64> {
+        let (from, _) = self.next.as_ref()?;
+        (self.epoch == epoch && self.given == *from).then_some(*from)
     }
 
     /// Reads the events above the position, so that they are at hand, and begins to read those behind them.

@@ -136,6 +136,21 @@ async fn stage_fails(act: Act, words: &[&str]) {
     }
 }
 
+/// I-3, I-4: where the words of its statements do not tell, it is found at the end, and the position does not move.
+#[tokio::test]
+async fn a_handler_that_ends_the_transaction_after_all_moves_nothing() {
+    for batch in [false, true] {
+        let stage = Stage::with_events(1).await;
+        let actor = Actor::new("c").at(1, Act::Sql("CREATE TABLE mine (); COMMIT"));
+        let consumer = if batch { actor.batch() } else { actor.transactional() };
+        let report = stage.register([consumer]).await.drain().await.unwrap()["c"].clone();
+        assert_eq!((report.processed, report.failed), (0, 1));
+        let standing = stage.standing("c").await;
+        assert_eq!((standing.position, standing.attempts), (0, 1));
+        assert!(standing.error().contains("must not end the transaction"), "{standing:?}");
+    }
+}
+
 /// A panic before the handler's future exists is one like any other.
 #[tokio::test]
 async fn a_panic_in_the_call_itself_does_not_stop_the_dispatcher() {
