@@ -6,7 +6,8 @@
 --   kind        the row is there with another kind, `partitions` with another number of partitions,
 --   differs     with the same revision and another filter: refused
 --   returned    the row had expired and is back: where it was, or at `rejoin_at`, with a dead letter for the range
--- FOR SHARE on log_state: prune, which takes it FOR UPDATE, sees the new row or is seen to have pruned.
+-- FOR SHARE on log_state, before any row: prune, which takes it FOR UPDATE, sees the row as it is written here, or is seen to
+-- have pruned. So it is with a new row, and with one that prune went past because it had expired or wanted fewer types.
 CREATE OR REPLACE FUNCTION inorder.register(
     consumer text, instance text, partition int, kind text, revision int, event_types text[], partitions int,
     max_attempts int, start_after bigint, rejoin_at bigint,
@@ -65,6 +66,7 @@ BEGIN
             RETURN;
         END IF;
         EXIT WHEN locked;
+        PERFORM FROM inorder.log_state FOR SHARE;
         -- Once more as it is now, and will be until this commits: another process may be registering it, too.
         SELECT * INTO c
         FROM inorder.consumers AS r

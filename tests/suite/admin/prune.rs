@@ -217,6 +217,32 @@ async fn a_consumer_that_registers_while_prune_is_under_way_is_told_what_is_gone
     assert_eq!((progress.missing_from, progress.missing_to), (Some(1), Some(20)));
 }
 
+/// I-9: prune goes past a row that has expired, and past one that wants other types; a registration that changes that waits,
+/// or a pass could begin before prune is done and read after it.
+#[tokio::test]
+async fn a_row_that_comes_back_or_wants_more_waits_for_prune_and_is_told_what_is_gone() {
+    for (row, types, revision) in [("status = 'expired'", "NULL", 1), ("event_types = '{b}'", "'{a}'", 2)] {
+        let scene = Scene::with(30).await;
+        scene.consumer("search", 4).await;
+        scene.set("search", row).await;
+        scene
+            .client
+            .batch_execute(&format!("BEGIN; SELECT inorder.prune('2026-01-01 19:30', {types})"))
+            .await
+            .unwrap();
+        let register =
+            format!("SELECT inorder.register('search', '', 0, 'transactional', {revision}, NULL, 1, 10, 0, NULL)");
+        let other = scene.database.client().await;
+        let registered = beside(async move { other.batch_execute(&register).await });
+        scene.somebody_waits().await;
+        scene.client.batch_execute("COMMIT").await.unwrap();
+        registered.await.unwrap().unwrap();
+        let progress = &scene.admin.progress("search").await.unwrap()[0];
+        assert_eq!((progress.status.as_str(), progress.event_types.as_deref()), ("idle", None), "{row}");
+        assert_eq!((progress.missing_from, progress.missing_to), (Some(5), Some(19)), "{row}");
+    }
+}
+
 /// I-9: whoever is about to need old events again keeps prune away, as a registration does.
 #[tokio::test]
 async fn who_needs_old_events_again_waits_for_prune_and_prune_for_them() {
