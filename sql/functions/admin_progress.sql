@@ -35,7 +35,8 @@ BEGIN
     SELECT c.name, c.instance, c.partition, c.kind, c.revision, c.partitions, c.event_types,
            inorder.admin_status(c.status, c.next_attempt_at), c.position,
            greatest(l.head - c.position, 0),
-           coalesce(greatest(extract(epoch FROM clock_timestamp() - unread.recorded_at), 0), 0)::double precision,
+           -- As numbers, and not without end: a bare INSERT may have written an endless time.
+           coalesce(least(greatest(extract(epoch FROM clock_timestamp()) - extract(epoch FROM unread.recorded_at), 0), 1e11), 0)::double precision,
            c.attempts, c.max_attempts, c.faults, c.rearms, c.next_attempt_at,
            c.failed_event_id, culprit.id, culprit.event_type, c.last_error, c.last_error_at,
            h.pid, lower(gone.missing), upper(gone.missing) - 1,

@@ -141,6 +141,8 @@ fn judge_at(options: &Options, state: &State, event: &Failed, cause: &Failure, p
         }
         Verdict::Defer(until) => s.due_in = Some(until.unwrap_or_else(|| pause(1))),
     }
+    let s = &mut judgement.settlement;
+    s.due_in = s.due_in.map(|due| due.min(LONGEST_PAUSE));
     judgement
 }
 
@@ -158,6 +160,9 @@ impl Judgement {
         s.due_in = rearm.filter(|(times, _)| s.rearms < saturated(*times)).map(|(_, pause)| pause);
     }
 }
+
+/// Whatever pause is asked for: later times are beyond what a timestamp holds.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Errors are kept in the row, which is written often.
 fn shortened(message: &str) -> String {
@@ -223,6 +228,8 @@ mod tests {
             (deferred.attempts, deferred.faults, deferred.due_in),
             (2, 1, Some(Duration::from_secs(9)))
         );
+        let for_ever = again(&options, &state(0, 0), &Failure::defer_for(Duration::MAX, "closed down"));
+        assert_eq!(for_ever.due_in, Some(LONGEST_PAUSE), "a time that the row can hold");
         let fault = Failure::fault("connection lost");
         let counted = again(&options, &state(0, 1), &fault);
         assert_eq!((counted.attempts, counted.faults), (0, 2));

@@ -338,7 +338,8 @@ pub(crate) async fn expire(client: &ClientWrapper, schema: &Schema, after: Durat
     Ok(rows.iter().map(key).collect())
 }
 
-/// Times that have passed already are zero.
+/// Times that have passed already are zero, and endless ones end: they are added to the present.
 fn seconds(seconds: Option<f64>) -> Option<Duration> {
-    seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX))
+    const YEARS: f64 = 10.0 * 365.0 * 86_400.0;
+    seconds.map(|s| Duration::try_from_secs_f64(s.clamp(0.0, YEARS)).unwrap_or_default())
 }

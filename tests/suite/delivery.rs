@@ -265,6 +265,23 @@ async fn an_event_appended_by_a_handler_that_fails_is_seen_by_nobody() {
     assert_eq!(stage.effects("other").await.len(), 3, "nobody waits for what will never be");
 }
 
+/// I-7: a bare INSERT is unchecked, and nothing of it makes the others stand still.
+#[tokio::test]
+async fn an_event_from_the_end_of_time_is_delivered_like_any_other() {
+    let stage = Stage::with_events(0).await;
+    stage
+        .sql("INSERT INTO inorder.events (event_type, payload, recorded_at) VALUES ('a', '1', '-infinity'), ('b', '2', 'infinity')")
+        .await;
+    let dead = "INSERT INTO inorder.consumers (name, kind, position, status) VALUES ('dead', 'batch', 0, 'dead'), ('lame', 'batch', 1, 'dead')";
+    stage.sql(dead).await;
+    let running = stage.dispatcher([Actor::new("c").transactional()]).build().unwrap().start().await.unwrap();
+    eventually(LIMIT, "both are delivered", async || stage.effects("c").await == [1, 2]).await;
+    let lags = "SELECT sum(lag)::bigint FROM inorder.list_consumers() WHERE behind IS NOT NULL";
+    assert_eq!(stage.count(lags).await, 3);
+    assert_eq!(stage.log.admin().list().await.unwrap().len(), 3);
+    running.stop().await.unwrap();
+}
+
 /// I-7.
 #[tokio::test]
 async fn a_slow_a_dead_and_a_disabled_consumer_delay_nobody() {

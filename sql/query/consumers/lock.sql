@@ -34,7 +34,7 @@ locked AS MATERIALIZED (
 SELECT l.name IS NOT NULL AS locked,
        r.position, r.status, r.attempts, r.faults, r.rearms, r.revision, r.failed_event_id, r.last_error,
        (SELECT e.id FROM inorder.events AS e WHERE e.event_id = r.failed_event_id) AS failed_at,
-       r.next_attempt_at, extract(epoch FROM r.next_attempt_at - clock_timestamp())::float8 AS due_in,
+       r.next_attempt_at, (extract(epoch FROM r.next_attempt_at) - extract(epoch FROM clock_timestamp()))::float8 AS due_in,
        lower(p.missing) AS pruned_from, upper(p.missing) - 1 AS pruned_to,
        CASE WHEN l.name IS NOT NULL THEN pg_advisory_xact_lock('inorder.consumers'::regclass::oid::int, l.lock_key)::text END AS advisory,
        CASE WHEN l.name IS NOT NULL THEN pg_current_xact_id()::text END AS transaction_id,
