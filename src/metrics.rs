@@ -114,6 +114,18 @@ pub(crate) fn sample(consumers: &[Standing], head: i64) {
     }
 }
 
+/// A consumer that is no longer registered is in no status and behind nothing; a gauge cannot be taken back.
+pub(crate) fn forget(key: &Key) {
+    let labels = labels(key);
+    for name in [LAG_EVENTS, LAG_SECONDS, ATTEMPTS, FAULTS] {
+        gauge!(name, &labels).set(0.0);
+    }
+    for status in STATUSES {
+        let [consumer, instance, partition] = labels.clone();
+        gauge!(STATUS, &[consumer, instance, partition, ("status", status.to_owned())]).set(0.0);
+    }
+}
+
 pub(crate) fn safe_head(head: i64, hole: Option<Duration>) {
     gauge!(SAFE_HEAD).set(float(head));
     gauge!(HOLE_SECONDS).set(hole.unwrap_or_default().as_secs_f64());

@@ -14,6 +14,7 @@ mod suite {
     mod flights;
     mod follow;
     mod limits;
+    mod metrics;
     mod migrate;
     mod read;
     mod registration;

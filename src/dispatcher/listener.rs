@@ -45,23 +45,25 @@ pub(crate) async fn listen(
     connected: watch::Sender<bool>,
     mut phase: watch::Receiver<Phase>,
 ) {
+    tokio::select! {
+        () = come_back(&log, &bell, &connected) => {}
+        _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => {}
+    }
+    metrics::listener(false);
+}
+
+/// Listens, again and again.
+async fn come_back(log: &Inorder, bell: &Arc<Bell>, connected: &watch::Sender<bool>) {
     let backoff = Backoff::exponential(Duration::from_millis(100)).up_to(Duration::from_secs(10));
     let mut failures = 0;
     loop {
-        let session = tokio::select! {
-            session = session(&log, &bell, &connected, &mut failures) => session,
-            _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => return,
-        };
+        let Err(error) = session(log, bell, connected, &mut failures).await;
         connected.send_replace(false);
         metrics::listener(false);
         failures += 1;
         let pause = backoff.pause(failures);
-        let Err(error) = session;
         tracing::warn!(error = error.report(), ?pause, "the listener is away; polling goes on");
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => return,
-        }
+        tokio::time::sleep(pause).await;
     }
 }
 

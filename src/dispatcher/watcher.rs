@@ -22,7 +22,7 @@
 //!
 //! Not its job: delivering.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -385,7 +385,14 @@ impl Watcher {
         watch.tracker.accept(poll.epoch, &poll.unsafe_reasons)?;
         watch.hear_whether_it_rings(poll.rings, self.poll_only);
         metrics::sample(&poll.consumers, poll.top);
-        let standings = Arc::new(poll.consumers.into_iter().map(|c| (c.key.clone(), c)).collect());
+        let standings: HashMap<_, _> = poll.consumers.into_iter().map(|c| (c.key.clone(), c)).collect();
+        self.board
+            .borrow()
+            .standings
+            .keys()
+            .filter(|key| !standings.contains_key(key))
+            .for_each(metrics::forget);
+        let standings = Arc::new(standings);
         self.board.send_modify(|board| {
             board.standings = standings;
             board.polled = Some(polled);

@@ -1,10 +1,11 @@
 //! What the library says through `tracing`.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use tracing::subscriber::DefaultGuard;
+use tracing::Dispatch;
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::eventually;
@@ -29,8 +30,13 @@ impl Write for Heard {
     }
 }
 
+/// Where there is only one subscriber, whoever reaches a line first decides for all threads whether it is ever said: a test that
+/// does not listen would silence it for one that does. So there are always two.
+static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+
 impl Words {
     pub(crate) fn listen() -> Words {
+        LazyLock::force(&ANOTHER);
         let heard = Heard::default();
         let writer = heard.clone();
         let subscriber = tracing_subscriber::fmt()

@@ -1,0 +1,84 @@
+//! What monitoring sees.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use inorder::Consumer;
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics_util::registry::{AtomicStorage, Registry};
+
+use crate::support::{LIMIT, Stage, eventually};
+
+/// Keeps what was measured last; looking at it changes nothing.
+struct Measured(Registry<Key, AtomicStorage>);
+
+impl Recorder for Measured {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        self.0.get_or_create_counter(key, |c| Counter::from_arc(Arc::clone(c)))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        self.0.get_or_create_gauge(key, |g| Gauge::from_arc(Arc::clone(g)))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+impl Measured {
+    /// The value of a gauge with these labels, if it was ever set.
+    fn gauge(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        self.0.get_gauge_handles().into_iter().find_map(|(key, value)| {
+            let has =
+                |(label, is): &(&str, &str)| key.labels().any(|l| l.key() == *label && l.value() == *is);
+            (key.name() == name && labels.iter().all(has))
+                .then(|| f64::from_bits(value.load(Ordering::Relaxed)))
+        })
+    }
+}
+
+fn idle(name: &str) -> Consumer {
+    Consumer::transactional_fn(name, |_, _| Box::pin(async { Ok(()) }))
+}
+
+#[tokio::test]
+async fn every_registered_consumer_is_measured_in_every_state_until_it_is_unregistered() {
+    let seen = Measured(Registry::atomic());
+    let _here = metrics::set_default_local_recorder(&seen);
+    let stage = Stage::with_events(3).await;
+    stage
+        .sql(
+            "INSERT INTO inorder.consumers (name, kind, position, status, attempts, next_attempt_at) VALUES \
+              ('dead', 'batch', 1, 'dead', 10, NULL), ('disabled', 'batch', 1, 'disabled', 0, NULL), \
+              ('expired', 'batch', 1, 'expired', 0, NULL), ('waiting', 'batch', 1, 'idle', 2, clock_timestamp() + interval '1 hour')",
+        )
+        .await;
+    let running = stage.dispatcher([idle("idle")]).build().unwrap().start().await.unwrap();
+    let status = |name: &str, status: &str| {
+        seen.gauge("inorder_consumer_status", &[("consumer", name), ("status", status)])
+    };
+    for name in ["idle", "waiting", "dead", "disabled", "expired"] {
+        eventually(LIMIT, "its status is measured", async || status(name, name) == Some(1.0)).await;
+    }
+    let lag = |name: &str| seen.gauge("inorder_consumer_lag_events", &[("consumer", name)]);
+    eventually(LIMIT, "what runs has no lag", async || lag("idle") == Some(0.0)).await;
+    assert_eq!((lag("dead"), lag("disabled"), lag("expired")), (Some(2.0), Some(2.0), Some(2.0)));
+    assert!(seen.gauge("inorder_consumer_lag_seconds", &[("consumer", "dead")]) > Some(0.0));
+    assert_eq!(seen.gauge("inorder_consumer_attempts", &[("consumer", "dead")]), Some(10.0));
+    assert_eq!(seen.gauge("inorder_log_head", &[]), Some(3.0));
+    eventually(LIMIT, "it listens", async || seen.gauge("inorder_listener_connected", &[]) == Some(1.0))
+        .await;
+
+    stage.log.admin().unregister("dead").await.unwrap();
+    eventually(LIMIT, "nobody is dead any more", async || {
+        (status("dead", "dead"), lag("dead")) == (Some(0.0), Some(0.0))
+    })
+    .await;
+    running.stop().await.unwrap();
+    assert_eq!(seen.gauge("inorder_listener_connected", &[]), Some(0.0));
+}
