@@ -8,7 +8,7 @@ mod letters;
 mod progress;
 mod prune;
 
-use deadpool_postgres::{ClientWrapper, Object};
+use deadpool_postgres::ClientWrapper;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -20,8 +20,8 @@ pub use self::prune::{Prune, Pruned};
 use crate::consumer::Start;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
+use crate::pg::Schema;
 use crate::pg::admin::{self as statements, Action, Note, Verb};
-use crate::pg::{Schema, deadline};
 use crate::store::Inorder;
 
 /// What an operator sees and does; from [`Inorder::admin`].
@@ -340,18 +340,12 @@ impl Admin {
         }
     }
 
-    /// Asks the server, within the time limit. A connection from which no answer came is not used again.
     async fn ask<T>(
         &self,
         what: &str,
         question: impl AsyncFnOnce(&ClientWrapper, &Schema) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, Error> {
-        let client = self.log.client(what).await?;
-        let answer = deadline(self.log.limit(), what, question(&client, self.log.schema())).await;
-        if answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Timeout) {
-            drop(Object::take(client));
-        }
-        answer
+        self.log.asking(what, async |client| question(client, self.log.schema()).await).await
     }
 }
 

@@ -102,9 +102,8 @@ where
 }
 
 /// What a handler gets, and what is guaranteed of its effects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
     /// One event and the pass's transaction.
     Transactional,
     /// A slice of events and the pass's transaction.

@@ -92,7 +92,7 @@ pub use admin::{
     Prune, Pruned, Target,
 };
 pub use backoff::Backoff;
-pub use consumer::{BatchHandler, BoxFuture, Consumer, HandlerTx, Kind, Start, TransactionalHandler};
+pub use consumer::{BatchHandler, BoxFuture, Consumer, HandlerTx, Start, TransactionalHandler};
 pub use dispatcher::{Dispatcher, DispatcherBuilder, Registered, Running};
 pub use error::{Error, ErrorKind};
 pub use event::{Append, Event, ExpectedVersion, NewEvent, Undecodable};

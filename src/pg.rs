@@ -288,6 +288,8 @@ impl Connector {
                 }
             }
         });
+        // A frozen process does not read: a session that cannot get rid of its notifications would hold up the server's queue.
+        session::prepare(&client, self.connect_timeout).await?;
         Ok((client, task))
     }
 

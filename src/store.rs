@@ -43,7 +43,8 @@ struct Inner {
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// Where the server is: `postgres://user:password@host:port/database`, or `key=value` pairs.
+    /// Where the server is: `postgres://user:password@host:port/database`, or `key=value` pairs. Connections are not
+    /// encrypted: what leaves the machine needs a private network or a tunnel; `sslmode=require` is an error.
     pub url: String,
     /// The schema that holds the log. Default `inorder`.
     pub schema: String,
@@ -142,6 +143,21 @@ impl Inorder {
 
     pub(crate) async fn client(&self, what: &str) -> Result<Object, Error> {
         pg::checkout(&self.inner.pool, what).await
+    }
+
+    /// Asks something on a connection of the pool, within the limit.
+    pub(crate) async fn asking<T>(
+        &self,
+        what: &str,
+        question: impl AsyncFnOnce(&Object) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<T, Error> {
+        let client = self.client(what).await?;
+        let answer = pg::deadline(self.limit(), what, question(&client)).await;
+        if answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Timeout) {
+            // Its answer may still come; nobody else shall wait for it.
+            pg::throw_away(client);
+        }
+        answer
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::delivery::{Context, Phase};
 use crate::error::Error;
 use crate::pg::consumers::{self, Key};
-use crate::pg::deadline;
 
 const EVERY: Duration = Duration::from_secs(3_600);
 
@@ -35,8 +34,11 @@ async fn hourly(cx: &Context, keys: &[Key], expire_after: Duration) {
 
 /// Names the rows that expired.
 async fn run_once(cx: &Context, keys: &[Key], expire_after: Duration) -> Result<Vec<Key>, Error> {
-    let (schema, limit) = (cx.log.schema(), cx.log.limit());
-    let client = cx.log.client("keeping house").await?;
-    deadline(limit, "touching our consumers", consumers::touch(&client, schema, keys)).await?;
-    deadline(limit, "expiring instances", consumers::expire(&client, schema, expire_after)).await
+    let schema = cx.log.schema();
+    cx.log
+        .asking("touching our consumers", async |client| consumers::touch(client, schema, keys).await)
+        .await?;
+    cx.log
+        .asking("expiring instances", async |client| consumers::expire(client, schema, expire_after).await)
+        .await
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::metrics;
 use crate::outcome::Outcome;
 use crate::pg::consumers::Standing;
-use crate::pg::{self, checkout, deadline};
+use crate::pg::{self, checkout, deadline, throw_away};
 
 /// How soon a row that another process holds is asked for again.
 const BUSY_PAUSE: Duration = Duration::from_millis(150);
@@ -190,7 +190,11 @@ impl LaneLoop {
         let freeing = async {
             let client = checkout(&self.cx.passes, "looking at who holds a consumer").await?;
             let freeing = pg::consumers::free(&client, self.cx.log.schema(), &self.runner.key, limit, None);
-            deadline(self.cx.log.limit(), "looking at who holds a consumer", freeing).await
+            let freed = deadline(self.cx.log.limit(), "looking at who holds a consumer", freeing).await;
+            if freed.is_err() {
+                throw_away(client);
+            }
+            freed
         };
         match freeing.await {
             Ok(Some(freed)) => {

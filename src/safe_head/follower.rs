@@ -108,17 +108,20 @@ impl Follower {
             return Ok(());
         }
         // The tracker's own connection may be in the middle of something that nobody waits for any more.
-        let client = self.log.client("leaving").await?;
-        let leaving = pg::instances::leave(&client, self.log.schema(), self.who.id);
-        deadline(self.log.limit(), "leaving", leaving).await
+        let schema = self.log.schema();
+        self.log
+            .asking("leaving", async |client| pg::instances::leave(client, schema, self.who.id).await)
+            .await
     }
 
     /// What lies below the tracker's head; behind the last of it, the tracker goes on.
     async fn page(&mut self, head: i64) -> Result<Vec<Event>, Error> {
         let what = format!("reading the log above id {}", self.after);
-        let client = self.log.client(&what).await?;
-        let page = pg::events::read(&client, self.log.schema(), self.after, head, PAGE);
-        let page = deadline(self.log.limit(), &what, page).await?;
+        let (schema, after) = (self.log.schema(), self.after);
+        let page = self
+            .log
+            .asking(&what, async |client| pg::events::read(client, schema, after, head, PAGE).await)
+            .await?;
         if page.events.is_empty() {
             self.after = head;
         }

@@ -3,12 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use deadpool_postgres::Object;
 use uuid::Uuid;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::event::Event;
-use crate::pg::deadline;
 use crate::pg::events::{self, StreamName};
 use crate::store::Inorder;
 
@@ -80,21 +78,6 @@ impl Inorder {
     pub async fn event(&self, event_id: Uuid) -> Result<Option<Event>, Error> {
         let what = format!("reading event {event_id}");
         self.asking(&what, async |client| events::find(client, self.schema(), event_id).await).await
-    }
-
-    /// Asks something on a connection of the pool, within the limit.
-    async fn asking<T>(
-        &self,
-        what: &str,
-        question: impl AsyncFnOnce(&Object) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, Error> {
-        let client = self.client(what).await?;
-        let answer = deadline(self.limit(), what, question(&client)).await;
-        if answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Timeout) {
-            // Its answer may still come; nobody else shall wait for it.
-            drop(Object::take(client));
-        }
-        answer
     }
 }
 

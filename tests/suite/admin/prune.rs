@@ -230,8 +230,9 @@ async fn a_row_that_comes_back_or_wants_more_waits_for_prune_and_is_told_what_is
             .batch_execute(&format!("BEGIN; SELECT inorder.prune('2026-01-01 19:30', {types})"))
             .await
             .unwrap();
-        let register =
-            format!("SELECT inorder.register('search', '', 0, 'transactional', {revision}, NULL, 1, 10, 0, NULL)");
+        let register = format!(
+            "SELECT inorder.register('search', '', 0, 'transactional', {revision}, NULL, 1, 10, 0, NULL)"
+        );
         let other = scene.database.client().await;
         let registered = beside(async move { other.batch_execute(&register).await });
         scene.somebody_waits().await;
