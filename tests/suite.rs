@@ -8,6 +8,7 @@ mod suite {
     mod admin;
     mod append;
     mod delivery;
+    mod docs;
     mod epochs;
     mod failures;
     mod faults;
