@@ -17,7 +17,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
 
@@ -29,7 +29,7 @@ use crate::metrics;
 use crate::pg::consumers::{Key, Registration};
 use crate::pg::instances::Identity;
 use crate::pg::{self, deadline};
-use crate::safe_head::{Mutant, Pace, Tracker};
+use crate::safe_head::{Mutant, Tracker};
 use crate::store::Inorder;
 
 mod board;
@@ -42,6 +42,9 @@ mod watcher;
 
 pub use registered::Registered;
 pub use running::Running;
+
+/// How long the first start of a consumer at the head waits for those who are writing.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Consumers that are to be run together in this process.
 #[derive(Debug)]
@@ -99,10 +102,11 @@ impl Dispatcher {
         metrics::describe();
         self.log.check_schema().await?;
         let who = Identity::of_this_process();
-        let mut tracker = Tracker::begin(&self.log, &who, self.settings.mutant).await?;
-        if self.consumers.iter().any(|c| c.first() != Start::Beginning || c.options.rejoin_at_head) {
-            settle(&mut tracker).await?;
-        }
+        // `Head` is to be the head of a busy log, too.
+        let at_head =
+            self.consumers.iter().any(|c| c.first() != Start::Beginning || c.options.rejoin_at_head);
+        let patience = if at_head { PATIENCE } else { Duration::ZERO };
+        let tracker = Tracker::begin(&self.log, &who, self.settings.mutant, patience).await?;
         let keys = self.write_rows(&tracker).await?;
         let (phase, watched) = watch::channel(Phase::Running);
         let connector = self.log.connector();
@@ -341,22 +345,5 @@ impl DispatcherBuilder {
             return wrong(format!("read_ahead_bytes is {read_ahead_bytes}; it must be at least 1 MiB"));
         }
         Ok(Dispatcher { log, consumers: consumers.into_iter().map(Arc::new).collect(), settings })
-    }
-}
-
-/// Waits a moment for those who were writing when it began, so that `Head` begins at the head of a busy log, too.
-async fn settle(tracker: &mut Tracker) -> Result<(), Error> {
-    const PATIENCE: Duration = Duration::from_secs(3);
-    let began = Instant::now();
-    let mut goal = None;
-    loop {
-        let step = tracker.step(Pace::Eager).await?;
-        let goal = *goal.get_or_insert(step.top);
-        if tracker.head() >= goal || began.elapsed() >= PATIENCE {
-            return Ok(());
-        }
-        if !step.more {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
     }
 }

@@ -109,10 +109,7 @@ impl Horizon {
         let holders: HashSet<String> = holders.into_iter().collect();
         let (top, left) = match hole.waiting.take() {
             None => (top, holders),
-            Some((top, waiting)) => {
-                let left = holders.into_iter().filter(|h| waiting.contains(h) || may_be_renamed(h));
-                (top, left.collect())
-            }
+            Some((top, waiting)) => (top, still_waited_for(&waiting, holders)),
         };
         let drained = left.is_empty();
         if drained {
@@ -138,10 +135,12 @@ impl Horizon {
     }
 }
 
-/// Prepared transactions that outlived a restart have such names, and they were there from the beginning of the epoch.
-/// PostgreSQL 14.0 renames every transaction that is prepared: the new name may stand for one that is waited for.
-fn may_be_renamed(transaction: &str) -> bool {
-    transaction.starts_with("-1/")
+/// Who of them is still there.
+///
+/// PostgreSQL 14.0 renames a transaction that is prepared, and a restart renames all that are; behind a pooler that may go
+/// unnoticed. A name of that kind may stand for one that is waited for.
+fn still_waited_for(waiting: &HashSet<String>, holders: impl IntoIterator<Item = String>) -> HashSet<String> {
+    holders.into_iter().filter(|holder| waiting.contains(holder) || holder.starts_with("-1/")).collect()
 }
 
 /// How a step treats a hole.
@@ -162,8 +161,6 @@ pub(crate) struct Step {
     pub(crate) events: Vec<Event>,
     /// There are more: look again at once.
     pub(crate) more: bool,
-    /// The highest id that was seen.
-    pub(crate) top: i64,
     /// For how long the head has been standing before a hole.
     pub(crate) hole: Option<Duration>,
     /// How many ids above the highest visible one were given: to appenders in flight, and to those that rolled back. A hint,
@@ -200,24 +197,31 @@ pub(crate) struct Tracker {
     horizon: Horizon,
     /// Who held the identity sequence when the locks were read last, by pid.
     in_front: Vec<i32>,
-    /// Rows of the next look: fewer where events are large, as all that were asked for come over the wire.
+    /// Rows of the next look: all that are asked for come over the wire, however large they are.
     rows: i64,
     mutant: Option<Mutant>,
 }
 
-/// Rows of one look at most; memory is bounded by bytes besides.
-const LOOK_ROWS: i64 = 1_000;
+/// Rows of one look at least and at most; memory is bounded by bytes besides.
+const FEWEST_ROWS: i64 = 64;
+const MOST_ROWS: i64 = 1_000;
 /// Rows of a look while a hole is known to be open: enough to see whether it was filled.
 const PEEK_ROWS: i64 = 32;
 /// Bytes of one look.
 const LOOK_BYTES: usize = 4 * 1024 * 1024;
 
 impl Tracker {
-    /// Connects, enters the process under a new epoch where it is not entered, and finds a safe head to begin with.
+    /// Connects, enters the process under a new epoch where it is not entered, and finds a safe head to begin with: the
+    /// highest id, if those who are writing are gone within `patience`.
     ///
     /// # Errors
     /// [`ErrorKind::Unsafe`] names what the safe head rests on and does not hold.
-    pub(crate) async fn begin(log: &Inorder, who: &Identity, mutant: Option<Mutant>) -> Result<Self, Error> {
+    pub(crate) async fn begin(
+        log: &Inorder,
+        who: &Identity,
+        mutant: Option<Mutant>,
+        patience: Duration,
+    ) -> Result<Self, Error> {
         let session = log.connector().connect().await?;
         let epoch = Uuid::new_v4();
         let (schema, limit) = (log.schema(), log.limit());
@@ -225,11 +229,34 @@ impl Tracker {
         let reasons = pg::safe_head::unsafe_reasons(&session, schema);
         refuse_unsafe(&deadline(limit, "asking whether events can be delivered safely", reasons).await?)?;
         deadline(limit, "entering this process", pg::instances::enter(&session, schema, who, epoch)).await?;
-        let (head, seen) =
-            deadline(limit, "finding a safe head", pg::safe_head::begin(&session, schema, who.id)).await?;
-        same_epoch(epoch, seen)?;
-        let (log, instance, horizon) = (log.clone(), who.id, Horizon::new(head));
-        Ok(Self { log, instance, session, epoch, horizon, in_front: Vec::new(), rows: LOOK_ROWS, mutant })
+        let (log, instance, horizon) = (log.clone(), who.id, Horizon::new(0));
+        let (in_front, rows) = (Vec::new(), FEWEST_ROWS);
+        let mut tracker = Self { log, instance, session, epoch, horizon, in_front, rows, mutant };
+        tracker.horizon = Horizon::new(tracker.find_head(patience).await?);
+        Ok(tracker)
+    }
+
+    /// The highest id first, then who is writing; nothing changes below it when they are gone. A writer that stays leaves a
+    /// lower head, in front of the hole that he may fill.
+    async fn find_head(&self, patience: Duration) -> Result<i64, Error> {
+        let (schema, limit) = (self.log.schema(), self.log.limit());
+        let finding = pg::safe_head::top(&self.session, schema, self.instance);
+        let (top, epoch) = deadline(limit, "finding the highest id", finding).await?;
+        same_epoch(self.epoch, epoch)?;
+        let began = Instant::now();
+        let mut waiting = self.writers().await?;
+        while !waiting.is_empty() && began.elapsed() < patience {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let writing = self.writers().await?;
+            waiting = still_waited_for(&waiting, writing);
+        }
+        if waiting.is_empty() {
+            return Ok(top);
+        }
+        let finding = pg::safe_head::begin(&self.session, schema, self.instance);
+        let (head, epoch) = deadline(limit, "finding a safe head", finding).await?;
+        same_epoch(self.epoch, epoch)?;
+        Ok(head)
     }
 
     pub(crate) fn head(&self) -> i64 {
@@ -275,8 +302,8 @@ impl Tracker {
             };
             if !(due && self.drained(look.top).await?) {
                 let more = look.more && self.horizon.hole.is_none();
-                let (top, hole, in_flight) = (look.top, self.horizon.hole_age(now), look.given - look.top);
-                return Ok(Step { from, events, more, top, hole, in_flight });
+                let (hole, in_flight) = (self.horizon.hole_age(now), look.given - look.top);
+                return Ok(Step { from, events, more, hole, in_flight });
             }
             if self.mutant == Some(Mutant::ReadBeforeDrain) {
                 stale = Some(look);
@@ -317,11 +344,8 @@ impl Tracker {
         let look = deadline(self.log.limit(), "looking for events", look).await?;
         same_epoch(self.epoch, look.epoch)?;
         let seen = i64::try_from(look.events.len()).unwrap_or(i64::MAX);
-        if look.more && seen < rows {
-            self.rows = seen.max(1);
-        } else if look.more {
-            self.rows = (self.rows * 2).min(LOOK_ROWS);
-        }
+        let cut = look.more && seen < rows;
+        self.rows = if cut { seen.max(1) } else { (seen * 2).clamp(FEWEST_ROWS, MOST_ROWS) };
         Ok(look)
     }
 

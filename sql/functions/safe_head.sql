@@ -79,7 +79,8 @@ AS $body$
 $body$;
 
 -- A safe head, found without waiting: rows first, then who is writing. Nobody: the highest id. Otherwise the contiguous
--- prefix above what is settled. Separate statements, so that each has a snapshot of its own.
+-- prefix above what is settled, of which no more than five million ids are counted. Separate statements, so that each has a
+-- snapshot of its own.
 CREATE OR REPLACE FUNCTION inorder.safe_head()
 RETURNS bigint
 LANGUAGE plpgsql
@@ -102,7 +103,7 @@ BEGIN
         head := top;
     -- Our own uncommitted events are visible to us and to nobody else.
     ELSIF NOT EXISTS (SELECT FROM inorder.writers() AS w WHERE w.pid = pg_backend_pid()) THEN
-        LOOP
+        FOR turn IN 1..500 LOOP
             SELECT coalesce(max(id), head) INTO reached
             FROM (
                 SELECT id, row_number() OVER (ORDER BY id) AS n

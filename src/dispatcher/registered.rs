@@ -93,7 +93,7 @@ impl Registered {
         for fresh in [false, true] {
             let mut tracker = match slot.take() {
                 Some(tracker) => tracker,
-                None => Tracker::begin(&self.cx.log, &self.who, self.cx.mutant).await?,
+                None => Tracker::begin(&self.cx.log, &self.who, self.cx.mutant, Duration::ZERO).await?,
             };
             match self.follow(&mut tracker).await {
                 Ok(head) => {

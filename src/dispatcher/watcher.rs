@@ -261,7 +261,7 @@ impl Watcher {
     }
 
     async fn begin(&self) -> Result<Watch, Error> {
-        let tracker = Tracker::begin(&self.cx.log, &self.who, self.cx.mutant).await?;
+        let tracker = Tracker::begin(&self.cx.log, &self.who, self.cx.mutant, LONGEST_PAUSE).await?;
         let limit = self.cx.log.limit();
         let poll =
             deadline(limit, "preparing to poll", prepare_poll(tracker.session(), self.cx.log.schema()))

@@ -93,6 +93,17 @@ pub(crate) async fn unsafe_reasons(client: &ClientWrapper, schema: &Schema) -> R
     Ok(client.query_one(&statement, &[]).await?.get("unsafe"))
 }
 
+/// The highest id, be it pruned, and the epoch.
+pub(crate) async fn top(
+    client: &ClientWrapper,
+    schema: &Schema,
+    instance: Uuid,
+) -> Result<(i64, Option<Uuid>)> {
+    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/top"))).await?;
+    let row = client.query_one(&statement, &[/* instance */ &instance]).await?;
+    Ok((row.get("top"), row.get("epoch")))
+}
+
 /// A safe head to begin with, and the epoch.
 pub(crate) async fn begin(
     client: &ClientWrapper,

@@ -82,7 +82,7 @@ impl Follower {
                 Some(tracker) => tracker,
                 None => {
                     self.entered = true;
-                    Tracker::begin(&self.log, &self.who, None).await?
+                    Tracker::begin(&self.log, &self.who, None, Duration::ZERO).await?
                 }
             };
             let events = match tracker.head() > self.after {

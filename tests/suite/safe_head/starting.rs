@@ -1,10 +1,14 @@
 //! Where a consumer may begin, and what `safe_head()` answers.
 
+use std::collections::HashSet;
+use std::time::SystemTime;
+
 use inorder::{ErrorKind, Start};
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::{Scene, drain, safe_head};
-use crate::support::{Recording, Writer, database};
+use super::{LIMIT, Scene, drain, safe_head};
+use crate::support::{Recording, Writer, database, eventually};
 
 /// One snapshot for all its statements cannot see what commits between them.
 #[tokio::test]
@@ -60,6 +64,37 @@ async fn a_consumer_that_starts_at_the_head_gets_what_was_being_written() {
     drain(&registered).await;
     assert_eq!(scene.seen.ids_of("tail").await, [2, 3]);
     assert_eq!(scene.seen.ids().await, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn a_start_at_the_head_waits_a_moment_for_those_who_are_writing() {
+    let scene = Scene::new().await;
+    let (late, 1) = scene.open_writer().await else { panic!() };
+    scene.append().await;
+    let dispatcher =
+        scene.seen.builder().consumer(Recording::consumer("tail").start(Start::Head)).build().unwrap();
+    let client = scene.db.client().await;
+    let (registered, ()) = tokio::join!(dispatcher.register(), async {
+        asks_again(&client).await;
+        late.commit().await;
+    });
+    let registered = registered.unwrap();
+    scene.append().await;
+    drain(&registered).await;
+    assert_eq!(scene.seen.ids_of("tail").await, [3]);
+    assert_eq!(scene.seen.ids().await, [1, 2, 3]);
+}
+
+/// Waits until somebody has read the locks, twice.
+async fn asks_again(client: &Client) {
+    let asked = "SELECT query_start FROM pg_stat_activity \
+        WHERE datname = current_database() AND query LIKE '-- inorder safe_head/writers%'";
+    let mut times = HashSet::new();
+    eventually(LIMIT, "the locks are read again", async || {
+        times.extend(client.query(asked, &[]).await.unwrap().iter().map(|row| row.get::<_, SystemTime>(0)));
+        times.len() > 1
+    })
+    .await;
 }
 
 /// I-1: on a busy log, what was appended after the registration is delivered, and what was settled before it is not.
