@@ -47,6 +47,27 @@ async fn a_handler_that_takes_too_long_is_dropped_and_that_is_a_retry() {
     }
 }
 
+/// The server would let the statement run for as long again; it is told to end it. So the row stays ours, and one pass is enough.
+#[tokio::test]
+async fn a_statement_that_runs_when_the_time_is_up_is_ended() {
+    let limit = Duration::from_millis(2_500);
+    let starts_late = Act::custom(move |_, tx| {
+        Box::pin(async move {
+            tokio::time::sleep(limit - Duration::from_millis(200)).await;
+            tx.batch_execute(SLEEPS).await?;
+            Ok(())
+        })
+    });
+    let stage = Stage::with_events(2).await;
+    let consumer = Actor::new("c").at(2, starts_late).transactional().handler_timeout(limit);
+    let consumers = stage.register([consumer]).await;
+
+    let report = consumers.run_once().await.unwrap()["c"].clone();
+
+    assert_eq!((report.processed, report.failed), (1, 1));
+    assert_eq!(stage.standing("c").await.error(), "the handler did not finish within 2.5s");
+}
+
 /// The server has the same limit and may be faster; a shorter one of the handler's own keeps its words.
 #[tokio::test]
 async fn the_servers_time_out_reads_as_one_when_it_was_the_limit() {
