@@ -267,8 +267,7 @@ impl DispatcherBuilder {
 
     /// Never listens, for connections through a pooler that gives each transaction another session. Default: it listens.
     ///
-    /// Settings of a session get lost in such a pooler, so those that safe delivery rests on must be the role's:
-    /// `ALTER ROLE … SET row_security = off`. It must know prepared statements.
+    /// The pooler must know prepared statements.
     pub fn poll_only(mut self) -> Self {
         self.settings.poll_only = true;
         self

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use time::OffsetDateTime;
+use time::macros::datetime;
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 use uuid::Uuid;
@@ -50,6 +51,20 @@ impl<'a> FromSql<'a> for JsonText<'a> {
 
     fn accepts(ty: &Type) -> bool {
         *ty == Type::JSON
+    }
+}
+
+/// A `timestamptz`, whatever it holds: the database's times reach further than those of the `time` crate.
+struct Instant(OffsetDateTime);
+
+impl FromSql<'_> for Instant {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        let since_2000 = time::Duration::microseconds(i64::from_be_bytes(raw.try_into()?));
+        Ok(Self(datetime!(2000-01-01 0:00 UTC).saturating_add(since_2000)))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::TIMESTAMPTZ
     }
 }
 
@@ -147,9 +162,10 @@ impl Event {
         self.row.get(column::CREATED_BY)
     }
 
-    /// When the row was written, by the database's clock. Later ids can carry earlier times; order is by id.
+    /// When the row was written, by the database's clock. Later ids can carry earlier times; order is by id. What a raw
+    /// `INSERT` set beyond the years -9999 to 9999, `infinity` included, is the nearest of those.
     pub fn recorded_at(&self) -> OffsetDateTime {
-        self.row.get(column::RECORDED_AT)
+        self.row.get::<_, Instant>(column::RECORDED_AT).0
     }
 
     /// Bytes that the event holds in memory, about.
@@ -395,4 +411,17 @@ pub enum Append {
         /// The id of the event that has it.
         id: i64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_no_calendar_reaches_is_the_last_or_the_first_there_is() {
+        let read = |micros: i64| Instant::from_sql(&Type::TIMESTAMPTZ, &micros.to_be_bytes()).expect("eight bytes").0;
+        assert_eq!(read(0), datetime!(2000-01-01 0:00 UTC));
+        assert_eq!(read(i64::MAX).year(), 9999, "infinity");
+        assert_eq!(read(i64::MIN).year(), -9999, "-infinity");
+    }
 }

@@ -103,6 +103,8 @@ pub use safe_head::Follower;
 #[cfg(feature = "cli")]
 pub use safe_head::Mutant;
 pub use store::{Config, Inorder, StreamReader};
+/// The crates whose types stand in this one's signatures, in the versions that fit.
+pub use {deadpool_postgres, time, tokio_postgres, uuid};
 
 /// The code in the README compiles.
 #[cfg(doctest)]

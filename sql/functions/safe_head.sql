@@ -39,8 +39,8 @@ AS $body$
             THEN format('table %s is filled by logical replication, which commits ids in any order', e.oid::regclass) END,
         CASE WHEN pg_catalog.pg_is_in_recovery()
             THEN 'the server is a standby, which cannot tell who is writing: connect to the primary' END,
-        CASE WHEN pg_catalog.current_setting('row_security') <> 'off'
-            THEN 'row_security is on in this session: rows could be hidden' END,
+        CASE WHEN pg_catalog.row_security_active(e.oid) OR pg_catalog.row_security_active('inorder.consumers'::regclass)
+            THEN 'row security applies to this role: rows could be hidden; ALTER ROLE … BYPASSRLS, or take the policies away' END,
         CASE WHEN k.given < l.highest
             THEN format('sequence %s stands at %s, below %s, the highest id: ids would be used again; ALTER SEQUENCE %1$s RESTART WITH %4$s',
                 k.name, k.given, l.highest, l.highest + 1) END,

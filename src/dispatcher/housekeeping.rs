@@ -8,6 +8,8 @@ use crate::error::Error;
 use crate::pg::consumers::{self, Key};
 
 const EVERY: Duration = Duration::from_secs(3_600);
+/// Soon after the start, so that processes which live for minutes only keep house, too.
+const FIRST: Duration = Duration::from_secs(300);
 
 /// Keeps house until the dispatcher has stopped.
 pub(super) async fn keep_house(cx: Arc<Context>, keys: Vec<Key>, expire_after: Duration) {
@@ -19,8 +21,10 @@ pub(super) async fn keep_house(cx: Arc<Context>, keys: Vec<Key>, expire_after: D
 }
 
 async fn hourly(cx: &Context, keys: &[Key], expire_after: Duration) {
+    let mut pause = FIRST;
     loop {
-        tokio::time::sleep(EVERY.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+        tokio::time::sleep(pause.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+        pause = EVERY;
         match run_once(cx, keys, expire_after).await {
             Ok(expired) => {
                 for key in expired {
