@@ -419,7 +419,9 @@ mod tests {
 
     #[test]
     fn a_time_that_no_calendar_reaches_is_the_last_or_the_first_there_is() {
-        let read = |micros: i64| Instant::from_sql(&Type::TIMESTAMPTZ, &micros.to_be_bytes()).expect("eight bytes").0;
+        let read = |micros: i64| {
+            Instant::from_sql(&Type::TIMESTAMPTZ, &micros.to_be_bytes()).expect("eight bytes").0
+        };
         assert_eq!(read(0), datetime!(2000-01-01 0:00 UTC));
         assert_eq!(read(i64::MAX).year(), 9999, "infinity");
         assert_eq!(read(i64::MIN).year(), -9999, "-infinity");
