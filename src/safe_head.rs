@@ -203,7 +203,7 @@ pub(crate) struct Tracker {
 }
 
 /// Rows of one look at least and at most; memory is bounded by bytes besides.
-const FEWEST_ROWS: i64 = 64;
+const FEWEST_ROWS: i64 = 16;
 const MOST_ROWS: i64 = 1_000;
 /// Rows of a look while a hole is known to be open: enough to see whether it was filled.
 const PEEK_ROWS: i64 = 32;

@@ -269,14 +269,14 @@ impl ReadAhead {
                 partition,
             };
             let rows = i64::try_from(rows).unwrap_or(i64::MAX);
-            let read = pages::read(&client, log.schema(), &wanted, rows, bytes);
             let reading = async {
-                let page = read.await?;
-                // The server behind this session may be another one than the tracker's, or none any more.
-                Ok::<_, tokio_postgres::Error>((
-                    page,
-                    instances::epoch(&client, log.schema(), process).await?,
-                ))
+                // The server behind this session may be another one than the tracker's, or none any more. Asked first: behind a
+                // page that is cut short, the rest of it would have to come over the wire before the answer.
+                let (seen, page) = tokio::join!(
+                    instances::epoch(&client, log.schema(), process),
+                    pages::read(&client, log.schema(), &wanted, rows, bytes),
+                );
+                Ok::<_, tokio_postgres::Error>((page?, seen?))
             };
             let (events, full) = match deadline(log.limit(), "reading events", reading).await {
                 Ok((page, seen)) if seen == Some(epoch) => page,

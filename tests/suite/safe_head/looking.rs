@@ -46,6 +46,20 @@ async fn large_events_come_in_looks_bounded_in_bytes() {
     assert_eq!(scene.delivered().await, expected);
 }
 
+/// The same for a consumer that is far behind, and so reads pages of its own.
+#[tokio::test]
+async fn large_events_far_behind_the_head_come_in_pages_bounded_in_bytes() {
+    let scene = Scene::new().await;
+    let large = "INSERT INTO inorder.events (event_type, payload) \
+        SELECT 'large', to_json(repeat('x', 300 * 1024)) FROM generate_series(1, 20)";
+    scene.writer().await.run(large).await;
+    scene.writer().await.append_many(10).await;
+    scene.writer().await.run(large).await;
+    let dispatcher = scene.seen.builder().read_ahead_bytes(1024 * 1024).build().unwrap();
+    drain(&dispatcher.register().await.unwrap()).await;
+    assert_eq!(scene.seen.ids().await, (1..=50).collect::<Vec<_>>());
+}
+
 /// Everything that was there is gone, below the head and in front of a hole.
 #[tokio::test]
 async fn a_log_of_which_everything_was_pruned_goes_on() {
