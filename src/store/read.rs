@@ -17,7 +17,7 @@ impl Inorder {
     /// The safe head: every event that will ever be at or below this id is there, and stays.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsafe`] when the log does not satisfy what that rests on.
+    /// [`ErrorKind::Unsafe`](crate::ErrorKind::Unsafe) when the log does not satisfy what that rests on.
     pub async fn safe_head(&self) -> Result<i64, Error> {
         self.asking("finding the safe head", async |client| events::safe_head(client, self.schema()).await)
             .await
