@@ -16,92 +16,37 @@
 //! letter in the same transaction).
 //!
 //! Failure handling: a handler's error, panic or time-out is rolled back to the savepoint in front of the batch, and the
-//! failure is committed together with the events before it. Where the transaction is lost, the failure is recorded in
-//! another, fenced by how the row stood at the lock. A process that dies takes its transaction with it.
+//! failure is committed together with the events before it. Where the transaction is lost, or its commit refused, the next
+//! pass is shorter until the event stands alone; then its failure is recorded in another transaction, fenced by how the row
+//! stood at the lock. A process that dies takes its transaction with it.
 //!
 //! Not its job: when to run a pass, and who reads the events.
 
-use std::any::Any;
-use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use deadpool_postgres::{Object, Pool};
-use futures_util::FutureExt;
-use time::OffsetDateTime;
-use tokio::sync::watch;
 use tracing::Instrument;
-use uuid::Uuid;
 
-use crate::consumer::{Consumer, HandlerTx, Kind};
+use crate::consumer::Consumer;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::outcome::{ConsumerReport, Failure, Outcome};
-use crate::pg::consumers::{Key, Settlement, State};
+use crate::pg::consumers::{Key, State};
 use crate::pg::dead_letters::DeadLetter;
-use crate::pg::{self, checkout, deadline};
-use crate::safe_head::Mutant;
-use crate::store::Inorder;
 
+mod context;
 mod dead_letter;
-pub(crate) mod judgement;
-pub(crate) mod session;
+mod handling;
+mod judgement;
+mod session;
 pub(crate) mod supply;
 
+pub(crate) use context::{Context, Head, HoldUps, Phase};
+
+use handling::{Broken, Delivered};
 use judgement::{Judgement, judge};
 use session::{Committed, PassSession};
-use supply::{Behind, Lane, MOST_ROWS, Page, ReadAhead, Readers, Window};
-
-/// What all passes of a process share.
-pub(crate) struct Context {
-    pub(crate) log: Inorder,
-    /// This process, as `instances` knows it.
-    pub(crate) process: Uuid,
-    /// The passes' own connections: handlers that borrow another cannot starve them.
-    pub(crate) passes: Pool,
-    pub(crate) readers: Pool,
-    pub(crate) window: Window,
-    pub(crate) hold_ups: HoldUps,
-    pub(crate) page_bytes: usize,
-    pub(crate) phase: watch::Receiver<Phase>,
-    pub(crate) mutant: Option<Mutant>,
-}
-
-/// The sessions that all consumers may have to wait for, by pid: they hold a hole open. A pass that is one of them, because
-/// something that its handler did has appended an event, commits as soon as it can.
-#[derive(Default)]
-pub(crate) struct HoldUps(Mutex<Vec<i32>>);
-
-impl HoldUps {
-    pub(crate) fn set(&self, sessions: &[i32]) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if *known != sessions {
-            tracing::debug!(?sessions, "in front of a hole");
-            *known = sessions.to_vec();
-        }
-    }
-
-    fn contains(&self, session: i32) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&session)
-    }
-}
-
-/// How far a dispatcher is in stopping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    Running,
-    /// Handlers in flight finish; no further event is taken.
-    Draining,
-    /// Handlers in flight are dropped.
-    Cancelling,
-}
-
-/// The safe head, and the epoch in which it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) id: i64,
-    pub(crate) epoch: Uuid,
-}
+use supply::{Behind, Lane, MOST_ROWS, Page, ReadAhead, Readers};
 
 /// How often a pass finds that another process has moved the row on while its events were being read.
 const TRIES: usize = 3;
@@ -128,46 +73,6 @@ impl Pass {
     fn new(outcome: Outcome, position: i64) -> Self {
         Self { report: ConsumerReport::new(outcome), position, due_in: None }
     }
-}
-
-/// What a delivery came to that can be committed.
-struct Delivered<'e> {
-    /// Events handled, from the first.
-    handled: usize,
-    /// The event behind them, where it failed by itself.
-    failure: Option<(&'e Event, Failure)>,
-}
-
-/// Why a delivery came to nothing: its transaction is of no use any more.
-enum Broken {
-    /// The dispatcher drops what is in flight.
-    Cancelled,
-    /// The session is gone, at the slice behind so many events.
-    Lost { before: usize, slice: usize, cause: Failure },
-}
-
-/// Why events were not handed to the handler any more.
-enum Stopped {
-    /// It came to the end, the time of the pass is up, the dispatcher drains, or a handler appended.
-    No,
-    Cancelled,
-    /// The slice behind the handled events, of so many events, failed.
-    Failed(usize, Failed),
-}
-
-/// What calling a handler came to.
-enum Called {
-    Done,
-    Cancelled,
-    Failed(Failed),
-}
-
-struct Failed {
-    cause: Failure,
-    /// The transaction was aborted before the handler was called: the one before it swallowed an error.
-    aborted_before: bool,
-    /// A prepared statement no longer fits the tables.
-    stale: bool,
 }
 
 impl Runner {
@@ -309,131 +214,6 @@ impl Runner {
         }
     }
 
-    /// Delivers events in order. When one fails, everything is undone and what comes before it is delivered again.
-    async fn deliver_what_works<'e>(
-        &mut self,
-        cx: &Context,
-        session: &mut PassSession<'_>,
-        events: &'e [Event],
-    ) -> Result<Delivered<'e>, Broken> {
-        let until = Instant::now() + self.consumer.options.pass_timeout;
-        let (mut events, mut failure, mut prepared_anew) = (events, None, false);
-        loop {
-            let (handled, stopped) = self.handle(cx, session, events, until).await;
-            let (slice, failed) = match stopped {
-                Stopped::Failed(slice, failed) => (slice, failed),
-                Stopped::Cancelled => return Err(Broken::Cancelled),
-                // Cut short, what is behind is for the next pass, and so is its failure.
-                Stopped::No => {
-                    return Ok(Delivered { handled, failure: failure.filter(|_| handled == events.len()) });
-                }
-            };
-            let Failed { mut cause, stale, .. } = failed;
-            if let Err(error) = session.roll_back().await {
-                tracing::debug!(consumer = %self.key, error = error.report(), "the session is lost");
-                if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Timeout) {
-                    cause = cause.of_a_lost_session();
-                }
-                return Err(Broken::Lost { before: handled, slice, cause });
-            }
-            if stale && !prepared_anew {
-                session.forget_statements();
-                prepared_anew = true;
-                continue;
-            }
-            failure = match slice {
-                1 => Some((&events[handled], cause)),
-                _ => {
-                    self.narrow = Some(slice / 2);
-                    None
-                }
-            };
-            events = &events[..handled];
-        }
-    }
-
-    /// Hands events to the handler, slice by slice, until one fails or it is time to stop. Answers how many were handled.
-    async fn handle(
-        &self,
-        cx: &Context,
-        session: &mut PassSession<'_>,
-        events: &[Event],
-        until: Instant,
-    ) -> (usize, Stopped) {
-        let size = match self.consumer.kind {
-            Kind::Transactional => 1,
-            Kind::Batch => self.consumer.options.batch_size,
-        };
-        let mut handled = 0;
-        for slice in events.chunks(size) {
-            if handled > 0 && (Instant::now() >= until || *cx.phase.borrow() >= Phase::Draining) {
-                break;
-            }
-            match self.call(cx, session, slice).await {
-                Called::Done => handled += slice.len(),
-                Called::Cancelled => return (handled, Stopped::Cancelled),
-                // One of the two: which one shows when they are apart.
-                Called::Failed(failed) if failed.aborted_before && handled > 0 => {
-                    return (handled - size, Stopped::Failed(size + slice.len(), failed));
-                }
-                Called::Failed(failed) => return (handled, Stopped::Failed(slice.len(), failed)),
-            }
-            if session.appended() || cx.hold_ups.contains(session.backend()) {
-                break;
-            }
-        }
-        (handled, Stopped::No)
-    }
-
-    /// Calls the handler, for no longer than it may take; a panic is a failure that carries its message.
-    async fn call(&self, cx: &Context, session: &mut PassSession<'_>, slice: &[Event]) -> Called {
-        let limit = self.consumer.options.handler_timeout;
-        let began = Instant::now();
-        let handled = {
-            let cause = (self.consumer.kind == Kind::Transactional).then(|| &slice[0]);
-            let tx = HandlerTx::new(session.client(), &cx.log, cause, session.traces());
-            let span = tracing::debug_span!(
-                "handle",
-                consumer = %self.key,
-                event = slice[0].id(),
-                event_id = %slice[0].event_id(),
-                event_type = slice[0].event_type(),
-                correlation_id = slice[0].correlation_id().map(tracing::field::display),
-                causation_id = slice[0].causation_id().map(tracing::field::display),
-                events = slice.len(),
-            );
-            // Called inside, so that a panic before the first await is caught, too.
-            let handling = async { self.consumer.handler.handle(slice, &tx).await };
-            let handling = handling.instrument(span);
-            tokio::select! {
-                biased;
-                handled = AssertUnwindSafe(handling).catch_unwind() => Some(handled),
-                () = tokio::time::sleep(limit) => None,
-                () = cancelling(cx.phase.clone()) => return Called::Cancelled,
-            }
-        };
-        let first = session.traces().take_error();
-        let cause = match handled {
-            Some(Ok(Ok(()))) => match session.swallowed(first.as_ref()).await {
-                None => return Called::Done,
-                Some(swallowed) => swallowed,
-            },
-            // The server was faster with the same limit.
-            Some(Ok(Err(failure))) if failure.is_cancelled() && began.elapsed() >= limit => {
-                Failure::timed_out(limit)
-            }
-            Some(Ok(Err(failure))) => failure,
-            Some(Err(panic)) => Failure::retry(format!("the handler panicked: {}", panic_message(&*panic))),
-            None => {
-                session.interrupt().await;
-                Failure::timed_out(limit)
-            }
-        };
-        let (aborted_before, stale) =
-            first.map_or((false, false), |first| (first.aborted_before, first.stale));
-        Called::Failed(Failed { cause, aborted_before, stale })
-    }
-
     /// Charges a failure whose transaction is gone to the event that it is of, in another transaction. Where that is not
     /// clear, or others come before it, nothing is written: the next pass is shorter, until it is.
     async fn charge(
@@ -539,19 +319,4 @@ fn not_ours(state: &State, revision: i32, head: i64) -> Option<Outcome> {
             _ => Outcome::Busy,
         },
     })
-}
-
-/// Ends when the dispatcher cancels what is in flight; never where there is none.
-async fn cancelling(mut phase: watch::Receiver<Phase>) {
-    if phase.wait_for(|phase| *phase >= Phase::Cancelling).await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
 }

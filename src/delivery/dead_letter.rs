@@ -1,7 +1,12 @@
 //! The retry of a dead letter: one event, alone in its pass and out of order, under the row's lock.
 
-use super::session::Committed;
-use super::*;
+use super::handling::{Called, Failed};
+use super::judgement::Judgement;
+use super::session::{Committed, PassSession};
+use super::{Context, Pass, Runner};
+use crate::error::Error;
+use crate::outcome::{Failure, Outcome};
+use crate::pg::consumers::State;
 
 /// What a retry came to.
 enum Retried<'a> {

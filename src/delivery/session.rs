@@ -1,11 +1,22 @@
 //! The connection and the transaction of a pass. Whatever ends a pass early, a connection goes back to its pool only with
 //! its transaction ended; every other one is thrown away.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use deadpool_postgres::{ClientWrapper, Object};
+use time::OffsetDateTime;
 use tokio_postgres::error::SqlState;
 
-use super::*;
-use crate::consumer::{FirstError, Traces};
-use crate::pg::{On, consumers, is_connection_lost, throw_away};
+use super::{Context, judgement};
+use crate::consumer::{Consumer, FirstError, Traces};
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
+use crate::outcome::Failure;
+use crate::pg::consumers::{Key, Settlement, State};
+use crate::pg::dead_letters::DeadLetter;
+use crate::pg::{self, On, checkout, consumers, deadline, is_connection_lost, throw_away};
+use crate::safe_head::Mutant;
 
 /// How long after a time-out the server may take to be ready again.
 pub(crate) const MARGIN: Duration = Duration::from_secs(2);
@@ -96,7 +107,7 @@ impl<'a> PassSession<'a> {
         }
     }
 
-    pub(crate) fn client(&self) -> &deadpool_postgres::ClientWrapper {
+    pub(crate) fn client(&self) -> &ClientWrapper {
         match &self.object {
             Some(object) => object,
             None => unreachable!("a pass uses its session only until it ends"),

@@ -1,0 +1,62 @@
+//! What all passes of a process share, and how they are told to end.
+
+use std::sync::{Mutex, PoisonError};
+
+use deadpool_postgres::Pool;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::supply::Window;
+use crate::safe_head::Mutant;
+use crate::store::Inorder;
+
+/// What all passes of a process share.
+pub(crate) struct Context {
+    pub(crate) log: Inorder,
+    /// This process, as `instances` knows it.
+    pub(crate) process: Uuid,
+    /// The passes' own connections: handlers that borrow another cannot starve them.
+    pub(crate) passes: Pool,
+    pub(crate) readers: Pool,
+    pub(crate) window: Window,
+    pub(crate) hold_ups: HoldUps,
+    pub(crate) page_bytes: usize,
+    pub(crate) phase: watch::Receiver<Phase>,
+    pub(crate) mutant: Option<Mutant>,
+}
+
+/// The sessions that all consumers may have to wait for, by pid: they hold a hole open. A pass that is one of them, because
+/// something that its handler did has appended an event, commits as soon as it can.
+#[derive(Default)]
+pub(crate) struct HoldUps(Mutex<Vec<i32>>);
+
+impl HoldUps {
+    pub(crate) fn set(&self, sessions: &[i32]) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != sessions {
+            tracing::debug!(?sessions, "in front of a hole");
+            *known = sessions.to_vec();
+        }
+    }
+
+    pub(super) fn contains(&self, session: i32) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&session)
+    }
+}
+
+/// How far a dispatcher is in stopping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Running,
+    /// Handlers in flight finish; no further event is taken.
+    Draining,
+    /// Handlers in flight are dropped.
+    Cancelling,
+}
+
+/// The safe head, and the epoch in which it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) id: i64,
+    pub(crate) epoch: Uuid,
+}
