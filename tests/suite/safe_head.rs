@@ -7,7 +7,7 @@ mod starting;
 
 use std::time::Duration;
 
-use inorder::{Registered, Report};
+use inorder::{Config, Inorder, Registered, Report};
 use tokio_postgres::Client;
 
 use crate::support::database::Database;
@@ -262,12 +262,16 @@ async fn writers_above_read_committed_are_waited_for() {
     }
 }
 
-/// I-7. Locks are told apart by database, also where the sequences have the same number: these databases are clones of one.
+/// I-7. Locks are told apart by sequence and by database, also where the sequences have the same number: these databases are clones of one.
 #[tokio::test]
 async fn long_writers_elsewhere_delay_nothing() {
     let scene = Scene::new().await;
     let other_table = Writer::in_transaction(scene.db.url()).await;
     other_table.run("CREATE TABLE orders (n bigint GENERATED ALWAYS AS IDENTITY, m int); INSERT INTO orders (m) VALUES (1)").await;
+    let other_log = Config { schema: "other".into(), ..Config::new(scene.db.url()) };
+    Inorder::with_config(other_log).await.unwrap().migrate().await.unwrap();
+    let other_schema = Writer::in_transaction(scene.db.url()).await;
+    other_schema.run("INSERT INTO other.events (event_type, payload) VALUES ('x', '{}')").await;
     let elsewhere = database().await;
     let other_database = Writer::in_transaction(elsewhere.url()).await;
     other_database.append().await;
@@ -276,6 +280,7 @@ async fn long_writers_elsewhere_delay_nothing() {
     assert_eq!(scene.append().await, 2);
     assert_eq!(scene.delivered().await, [2]);
     other_table.commit().await;
+    other_schema.commit().await;
     other_database.commit().await;
 }
 

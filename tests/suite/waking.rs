@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use inorder::{Config, Inorder, Running};
+use inorder::{Config, Dispatcher, Inorder, Running};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
 use crate::support::database::Database;
@@ -25,7 +25,7 @@ struct Scene {
 
 impl Scene {
     async fn polling_every(poll_interval: Duration) -> Scene {
-        Scene::in_database(database().await, poll_interval).await
+        Scene::in_database(ringing_database().await, poll_interval).await
     }
 
     async fn in_database(db: Database, poll_interval: Duration) -> Scene {
@@ -51,6 +51,16 @@ impl Scene {
     async fn stop(self) {
         self.running.stop().await.unwrap();
     }
+}
+
+/// A database in which appends ring, whatever the server allows.
+async fn ringing_database() -> Database {
+    let db = database().await;
+    let prepares = db.client().await.query_one("SHOW max_prepared_transactions", &[]).await.unwrap();
+    if prepares.get::<_, &str>(0) != "0" {
+        set(&db, "inorder.ring", "on").await;
+    }
+    db
 }
 
 /// Until when the process sleeps, in seconds from now; `None` while it is awake.
@@ -131,7 +141,7 @@ async fn the_bell_rings_for_a_hole_that_fills_behind_what_has_been_seen() {
 /// I-1. Its statement ran before anybody slept, so it rings for nobody; it is waited for instead.
 #[tokio::test]
 async fn an_appender_in_flight_when_the_mark_was_set_is_waited_for() {
-    let db = database().await;
+    let db = ringing_database().await;
     let early = Writer::in_transaction(db.url()).await;
     early.run("SET LOCAL inorder.ring = 'off'").await;
     early.append().await;
@@ -177,7 +187,7 @@ async fn no_wake_up_is_lost_over_many_sleeps_among_busy_writers() {
 /// I-10: a snapshot that is older than the mark does not show it; the poll finds what such a writer appends.
 #[tokio::test]
 async fn a_writer_whose_snapshot_is_older_than_the_mark_is_found_by_the_poll() {
-    let db = database().await;
+    let db = ringing_database().await;
     let (ear, old) = (Ear::in_database(&db).await, Writer::on(db.url()).await);
     old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM inorder.instances").await;
     let scene = Scene::in_database(db, Duration::from_millis(200)).await;
@@ -195,7 +205,7 @@ async fn a_writer_whose_snapshot_is_older_than_the_mark_is_found_by_the_poll() {
 /// I-8.
 #[tokio::test]
 async fn nobody_rings_while_nobody_sleeps() {
-    let db = database().await;
+    let db = ringing_database().await;
     let (ear, writer) = (Ear::in_database(&db).await, Writer::on(db.url()).await);
     writer.append().await;
     assert_eq!(ear.heard().await, 0);
@@ -276,7 +286,7 @@ async fn sessions_may_be_ended_at_any_moment() {
 /// Half-open sockets: no error ever comes. Everything of ours that waits has an end, and what comes after it is new.
 #[tokio::test]
 async fn connections_that_fell_silent_are_found_and_replaced() {
-    let db = database().await;
+    let db = ringing_database().await;
     let words = Words::listen();
     let proxy = Proxy::in_front_of(db.url()).await;
     let limit = Duration::from_millis(700);
@@ -450,6 +460,59 @@ async fn a_producer_without_any_right_on_the_processes_appends_while_one_sleeps(
     producer.run("INSERT INTO inorder.events (event_type, payload) VALUES ('produced', '{}')").await;
     scene.delivered(&[1]).await;
     assert!(producer.client().batch_execute("SELECT FROM inorder.instances").await.is_err());
+    scene.stop().await;
+}
+
+/// Everybody who sleeps is woken.
+#[tokio::test]
+async fn one_append_wakes_every_process_that_sleeps() {
+    let first = Scene::polling_every(NEVER).await;
+    first.asleep().await;
+    first.words.forget();
+    let other =
+        Dispatcher::builder(&first.seen.log).consumer(Recording::consumer("other")).poll_interval(NEVER);
+    let other = other.build().unwrap().start().await.unwrap();
+    first.asleep().await;
+    first.writer().await.append().await;
+    first.delivered(&[1]).await;
+    eventually(LIMIT, "the other has it, too", async || first.seen.ids_of("other").await == [1]).await;
+    other.stop().await.unwrap();
+    first.stop().await;
+}
+
+/// The channel is named after the schema, whatever its name.
+#[tokio::test]
+async fn the_bell_of_a_log_in_any_schema_is_heard_and_no_other() {
+    let words = Words::listen();
+    let db = ringing_database().await;
+    let schema = "It's \"a\" very long name, much too long for a channel, üöä";
+    let log = Inorder::with_config(Config { schema: schema.into(), ..Config::new(db.url()) }).await.unwrap();
+    log.migrate().await.unwrap();
+    let seen = Recording::over(log.clone(), db.url()).await;
+    let running = seen.builder().poll_interval(NEVER).build().unwrap().start().await.unwrap();
+    words.say(LIMIT, &["asleep"]).await;
+    let ear = Ear::in_database(&db).await;
+    let event = inorder::NewEvent::from_json("odd", "{}");
+    let _ = log.append(inorder::ExpectedVersion::Any, &[event]).await.unwrap();
+    eventually(LIMIT, "it is delivered", async || seen.ids().await == [1]).await;
+    assert_eq!(ear.heard().await, 0, "that is another log's bell");
+    running.stop().await.unwrap();
+}
+
+/// What an operator does is seen at once, too.
+#[tokio::test]
+async fn an_operator_wakes_a_sleeping_dispatcher() {
+    let scene = Scene::polling_every(NEVER).await;
+    scene.asleep().await;
+    let admin = scene.seen.log.admin();
+    admin.disable("all").await.unwrap();
+    let writer = scene.writer().await;
+    for n in 1..=3 {
+        writer.append().await;
+        admin.enable("all").await.unwrap();
+        scene.delivered(&(1..=n).collect::<Vec<_>>()).await;
+        admin.disable("all").await.unwrap();
+    }
     scene.stop().await;
 }
 

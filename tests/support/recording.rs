@@ -29,6 +29,11 @@ impl Recording {
         Recording { log, url: url.to_owned() }
     }
 
+    /// The same, whose dispatchers go through another `log`.
+    pub(crate) fn through(self, log: Inorder) -> Recording {
+        Recording { log, ..self }
+    }
+
     /// A consumer that keeps what it is handed.
     pub(crate) fn consumer(name: &str) -> Consumer {
         let of = name.to_owned();

@@ -242,3 +242,43 @@ async fn rows_hidden_by_a_policy_stop_delivery_and_are_not_passed() {
     super::drain(&registered).await;
     assert_eq!(seen.ids().await, [1, 2, 3]);
 }
+
+/// What a database or a role has as its defaults is not what our sessions rely on.
+#[tokio::test]
+async fn defaults_of_the_database_do_not_matter() {
+    let db = database().await;
+    let name = name_of(&db).split('?').next().unwrap();
+    let defaults = [
+        "default_transaction_isolation = 'serializable'",
+        "default_transaction_read_only = on",
+        "row_security = on",
+        "search_path = ''",
+        "intervalstyle = 'iso_8601'",
+        "datestyle = 'SQL, DMY'",
+        "timezone = 'Asia/Kathmandu'",
+        "statement_timeout = '50s'",
+    ];
+    let (client, seen) = (db.client().await, Recording::on(db.url()).await);
+    for default in defaults {
+        client.batch_execute(&format!("ALTER DATABASE {name} SET {default}")).await.unwrap();
+    }
+    // Sessions that begin from now on have them.
+    let log = Inorder::connect(db.url()).await.unwrap();
+    let seen = seen.through(log);
+    let registered = seen.register().await;
+    let writer = Writer::on(db.url()).await;
+    writer.run("SET default_transaction_read_only = off").await;
+    let late = Writer::on(db.url()).await;
+    late.run("BEGIN READ WRITE").await;
+    late.append().await;
+    writer.append().await;
+    super::drain(&registered).await;
+    assert_eq!(seen.ids().await, [0; 0]);
+    late.commit().await;
+    super::drain(&registered).await;
+    assert_eq!(seen.ids().await, [1, 2]);
+    let running = registered.start();
+    writer.append().await;
+    eventually(LIMIT, "it is delivered", async || seen.ids().await == [1, 2, 3]).await;
+    running.stop().await.unwrap();
+}
