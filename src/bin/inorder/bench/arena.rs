@@ -64,6 +64,15 @@ impl Arena {
         &self.database
     }
 
+    /// Ends what a server of our own does by itself: its vacuuming writes more than is measured.
+    pub(super) async fn hush(&self) -> Result<()> {
+        if self.server.is_throwaway() {
+            self.admin.batch_execute("ALTER SYSTEM SET autovacuum = off").await?;
+            self.admin.batch_execute("SELECT pg_reload_conf()").await?;
+        }
+        Ok(())
+    }
+
     /// Has the server count the statements of our sessions to come; false where it has no module for that.
     pub(crate) async fn count_statements(&self) -> Result<bool> {
         if self.statements && self.server.is_throwaway() {

@@ -22,6 +22,7 @@ pub(super) async fn measure(args: &Args, arena: &Arena) -> Result<Vec<Case>> {
     if !args.wants(statements.name()) && !args.wants(wal.name()) {
         return Ok(Vec::new());
     }
+    arena.hush().await?;
     let counted = arena.count_statements().await?;
     if !counted {
         tell(format_args!(
