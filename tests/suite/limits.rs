@@ -317,6 +317,7 @@ async fn handlers_over_the_stop_time_out_are_dropped_and_cost_no_attempt() {
         let consumer = Actor::new("c").at(2, hangs).transactional();
         let running =
             dispatcher(&log, [consumer]).stop_timeout(SHORT).build().unwrap().start().await.unwrap();
+        let others = stage.register([Actor::new("c").transactional()]).await;
         gate.reached().await;
 
         let began = Instant::now();
@@ -326,7 +327,6 @@ async fn handlers_over_the_stop_time_out_are_dropped_and_cost_no_attempt() {
         let standing = stage.standing("c").await;
         assert_eq!((standing.position, standing.attempts, standing.faults), (0, 0, 0), "{standing:?}");
         assert_eq!((standing.waits, standing.last_error), (false, None));
-        let others = stage.register([Actor::new("c").transactional()]).await;
         assert_eq!(others.run_once().await.unwrap()["c"].processed, 3, "it is free when stop returns");
         drop(log);
         eventually(LIMIT, "no session is left", async || left_behind(&stage).await == 0).await;
