@@ -35,6 +35,11 @@ AS $body$
             THEN format('table %s is not logged: a crash would empty it; ALTER TABLE %1$s SET LOGGED', e.oid::regclass) END,
         CASE WHEN e.relkind <> 'r' OR EXISTS (SELECT FROM pg_catalog.pg_inherits AS h WHERE h.inhparent = e.oid)
             THEN format('table %s is not an ordinary table without children: their rows have ids of their own', e.oid::regclass) END,
+        CASE WHEN NOT EXISTS (
+                SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = e.oid AND a.attname = 'id' AND a.attidentity = 'a'
+            )
+            THEN format('column id of table %s takes ids that its sequence did not give: whoever names one is not waited for; '
+                'ALTER TABLE %1$s ALTER id SET GENERATED ALWAYS', e.oid::regclass) END,
         CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_subscription_rel AS r WHERE r.srrelid = e.oid)
             THEN format('table %s is filled by logical replication, which commits ids in any order', e.oid::regclass) END,
         CASE WHEN pg_catalog.pg_is_in_recovery()
