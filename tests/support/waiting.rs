@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// Looks at the condition every few milliseconds until it holds; fails the test when it does not within `limit`.
 pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
