@@ -41,11 +41,11 @@ mod judgement;
 mod session;
 pub(crate) mod supply;
 
-pub(crate) use context::{Context, Head, HoldUps, Phase};
+pub(crate) use context::{Context, Head, HoldUps, Lookout, Phase};
 
 use handling::{Broken, Delivered};
 use judgement::{Judgement, judge};
-use session::{Committed, PassSession};
+use session::{Committed, Left, PassSession};
 use supply::{Behind, Lane, MOST_ROWS, Page, ReadAhead, Readers};
 
 /// How often a pass finds that another process has moved the row on while its events were being read.
@@ -58,6 +58,8 @@ pub(crate) struct Runner {
     ahead: ReadAhead,
     /// After a slice failed, or a commit: the most events of the next pass, until the failing one stands alone.
     narrow: Option<usize>,
+    /// How the last pass left the row, where it went well and nothing else is known of the row.
+    left: Option<Left>,
 }
 
 /// What one pass came to.
@@ -77,7 +79,12 @@ impl Pass {
 
 impl Runner {
     pub(crate) fn new(consumer: Arc<Consumer>, key: Key) -> Self {
-        Self { consumer, key, ahead: ReadAhead::default(), narrow: None }
+        Self { consumer, key, ahead: ReadAhead::default(), narrow: None, left: None }
+    }
+
+    /// The next pass asks how the row stands, whole, even if it is as this process left it: a dead letter is to be retried.
+    pub(crate) fn look_closely(&mut self) {
+        self.left = None;
     }
 
     /// Runs one pass.
@@ -88,12 +95,12 @@ impl Runner {
     ///
     /// # Cancel safety
     /// Dropped in the middle, the transaction is rolled back, or its commit is ambiguous.
-    pub(crate) async fn pass(&mut self, cx: &Context, head: Head) -> Result<Pass, Error> {
-        let span = tracing::debug_span!("pass", consumer = %self.key, head = head.id);
-        self.run(cx, head).instrument(span).await
+    pub(crate) async fn pass(&mut self, cx: &Context, lookout: Lookout) -> Result<Pass, Error> {
+        let span = tracing::debug_span!("pass", consumer = %self.key, head = tracing::field::Empty);
+        self.run(cx, lookout).instrument(span).await
     }
 
-    async fn run(&mut self, cx: &Context, head: Head) -> Result<Pass, Error> {
+    async fn run(&mut self, cx: &Context, mut lookout: Lookout) -> Result<Pass, Error> {
         let readers = Readers {
             log: &cx.log,
             pool: &cx.readers,
@@ -103,17 +110,21 @@ impl Runner {
         };
         let (consumer, key) = (Arc::clone(&self.consumer), self.key.clone());
         let lane = Lane { consumer: &consumer, key: &key };
-        let mut missing = self.ahead.used_up(head.epoch);
+        let mut missing = match &lookout {
+            Lookout::Known(head) => self.ahead.used_up(head.epoch),
+            Lookout::Moving(..) => None,
+        };
         for _ in 0..TRIES {
             // Reading may take longer than a session may be idle, and than others should wait for the row.
-            if let Some(position) = missing.take() {
+            if let (Some(position), Lookout::Known(head)) = (missing.take(), &lookout) {
                 let behind = Behind { epoch: head.epoch, position, head: head.id };
                 self.ahead.read(&readers, &lane, behind).await?;
             }
-            let (session, state) = match self.take_row(cx, head).await? {
+            let (session, state, head) = match self.take_row(cx, lookout).await? {
                 Ok(taken) => taken,
                 Err(pass) => return Ok(pass),
             };
+            lookout = Lookout::Known(head);
             if let Some(letter) = state.retry {
                 return self.retry_dead_letter(cx, session, &state, letter).await;
             }
@@ -132,13 +143,29 @@ impl Runner {
     async fn take_row<'a>(
         &self,
         cx: &'a Context,
-        head: Head,
-    ) -> Result<Result<(PassSession<'a>, State), Pass>, Error> {
+        lookout: Lookout,
+    ) -> Result<Result<(PassSession<'a>, State, Head), Pass>, Error> {
         let mut session = PassSession::begin(cx, &self.consumer, &self.key).await?;
-        let Some(state) = session.lock(head.id).await? else {
+        let mut state = session.lock(lookout.asks_for(), self.left.as_ref()).await?;
+        if state
+            .as_ref()
+            .is_some_and(|s| !s.is_locked && s.retry.is_some() && s.position >= lookout.asks_for())
+        {
+            // There is no event to lock the row for, but a dead letter.
+            session.leave().await?;
+            session = PassSession::begin(cx, &self.consumer, &self.key).await?;
+            state = session.lock(i64::MAX, None).await?;
+        }
+        let Some(state) = state else {
             session.leave().await?;
             return Ok(Err(Pass::new(Outcome::Unregistered, 0)));
         };
+        let head = match lookout {
+            Lookout::Known(head) => head,
+            Lookout::Moving(_, moved) if state.is_locked => moved.await,
+            Lookout::Moving(head, _) => head,
+        };
+        tracing::Span::current().record("head", head.id);
         if state.epoch != Some(head.epoch) {
             // Perhaps a connection to a server that was replaced: it must not come back from the pool.
             drop(session);
@@ -151,7 +178,7 @@ impl Runner {
             session.leave().await?;
             return Ok(Err(Pass { due_in: state.due_in, ..Pass::new(outcome, state.position) }));
         }
-        Ok(Ok((session, state)))
+        Ok(Ok((session, state, head)))
     }
 
     /// The further behind, the more events a transaction takes: up to ten times the batch size.
@@ -199,11 +226,12 @@ impl Runner {
         };
         judgement.settlement.processed = i64::try_from(handled).unwrap_or(i64::MAX);
         match self.conclude(session, &judgement, failure.as_ref().map(|(event, _)| *event)).await? {
-            Committed::Done(next_attempt_at) => {
+            Committed::Done(settled) => {
                 if self.narrow == narrow {
                     self.widen();
                 }
-                Ok(judgement.into_pass(head.id, next_attempt_at))
+                self.left = judgement.is_well().then(|| Left::new(settled.written_by));
+                Ok(judgement.into_pass(head.id, settled.next_attempt_at))
             }
             Committed::Refused(error) if handled == 0 => Err(error),
             // A deferred constraint, or an error that was swallowed last.
@@ -233,7 +261,7 @@ impl Runner {
         };
         let judgement = judge(&self.consumer.options, state, &slice[0], &cause, state.position);
         match self.conclude(session, &judgement, Some(&slice[0])).await? {
-            Committed::Done(next_attempt_at) => Ok(judgement.into_pass(i64::MAX, next_attempt_at)),
+            Committed::Done(settled) => Ok(judgement.into_pass(i64::MAX, settled.next_attempt_at)),
             Committed::Refused(error) => Err(error),
             Committed::Gone => Ok(Pass::new(Outcome::Unregistered, state.position)),
         }
@@ -304,8 +332,9 @@ fn not_ours(state: &State, revision: i32, head: i64) -> Option<Outcome> {
     if let Some((from, to)) = state.pruned {
         return Some(Outcome::Pruned { from, to });
     }
-    if state.locked.is_some() {
-        return None;
+    if state.is_locked {
+        // The head that the row was locked for has not moved.
+        return (state.position >= head && state.retry.is_none()).then_some(Outcome::CaughtUp);
     }
     Some(match state.status.as_str() {
         "dead" => Outcome::Dead { at: state.failed_at.unwrap_or(state.position) },

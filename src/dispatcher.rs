@@ -32,10 +32,10 @@ use crate::pg::{self, deadline};
 use crate::safe_head::{Mutant, Tracker};
 use crate::store::Inorder;
 
+mod bell;
 mod board;
 mod housekeeping;
 mod lane;
-mod listener;
 mod registered;
 mod running;
 mod watcher;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::{
-    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
@@ -232,11 +232,28 @@ impl Connector {
 
     /// A connection of its own, outside every pool.
     pub(crate) async fn connect(&self) -> Result<ClientWrapper, Error> {
+        self.connect_hearing(|_| {}).await
+    }
+
+    /// The same, whose notifications are told to `heard`, by their payload.
+    pub(crate) async fn connect_hearing(
+        &self,
+        heard: impl Fn(&str) + Send + 'static,
+    ) -> Result<ClientWrapper, Error> {
         let what = format!("connecting to {}", self.target());
-        let (client, connection) = deadline(self.connect_timeout, &what, self.config.connect(NoTls)).await?;
+        let (client, mut connection) =
+            deadline(self.connect_timeout, &what, self.config.connect(NoTls)).await?;
         let task = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(error = %crate::error::describe(&error), "connection ended");
+            let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
+            while let Some(message) = futures_util::StreamExt::next(&mut messages).await {
+                match message {
+                    Ok(AsyncMessage::Notification(note)) => heard(note.payload()),
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(error = %crate::error::describe(&error), "connection ended");
+                        break;
+                    }
+                }
             }
         });
         let client = ClientWrapper::new(client, task);
@@ -266,33 +283,6 @@ impl Connector {
         }
     }
 
-    /// A connection whose notifications are told to `heard`; the end of the stream of messages is the end of the
-    /// returned task.
-    pub(crate) async fn listen(
-        &self,
-        heard: impl Fn(String) + Send + 'static,
-    ) -> Result<(tokio_postgres::Client, tokio::task::JoinHandle<()>), Error> {
-        let what = format!("connecting the listener to {}", self.target());
-        let (client, mut connection) =
-            deadline(self.connect_timeout, &what, self.config.connect(NoTls)).await?;
-        let task = tokio::spawn(async move {
-            let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
-            while let Some(message) = futures_util::StreamExt::next(&mut messages).await {
-                match message {
-                    Ok(AsyncMessage::Notification(note)) => heard(note.payload().to_owned()),
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::debug!(error = %crate::error::describe(&error), "listener ended");
-                        break;
-                    }
-                }
-            }
-        });
-        // A frozen process does not read: a session that cannot get rid of its notifications would hold up the server's queue.
-        session::prepare(&client, self.connect_timeout).await?;
-        Ok((client, task))
-    }
-
     /// A pool of at most `size` connections; a wait for one ends after `wait`.
     pub(crate) fn pool(&self, size: usize, wait: Duration) -> Result<Pool, Error> {
         let manager = Manager::from_config(
@@ -303,6 +293,8 @@ impl Connector {
         let limit = self.connect_timeout;
         Pool::builder(manager)
             .max_size(size)
+            // The one that was used last: what the server keeps for it is at hand.
+            .queue_mode(QueueMode::Lifo)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(wait))
             .create_timeout(Some(self.connect_timeout))

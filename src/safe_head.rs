@@ -33,6 +33,7 @@ use uuid::Uuid;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::pg::instances::Identity;
+use crate::pg::safe_head::Given;
 use crate::pg::{self, deadline};
 use crate::store::Inorder;
 
@@ -120,6 +121,11 @@ impl Horizon {
         drained
     }
 
+    /// The highest id that had been seen when those who are waited for were found.
+    fn waits_below(&self) -> Option<i64> {
+        self.hole.as_ref()?.waiting.as_ref().map(|(top, _)| *top)
+    }
+
     /// For how long the head has been standing before a hole.
     pub(crate) fn hole_age(&self, now: Instant) -> Option<Duration> {
         self.hole.as_ref().map(|hole| now.saturating_duration_since(hole.since))
@@ -163,9 +169,6 @@ pub(crate) struct Step {
     pub(crate) more: bool,
     /// For how long the head has been standing before a hole.
     pub(crate) hole: Option<Duration>,
-    /// How many ids above the highest visible one were given: to appenders in flight, and to those that rolled back. A hint,
-    /// for the pace only.
-    pub(crate) in_flight: i64,
 }
 
 /// How the safe head is broken on purpose, so that `inorder verify` can be tried.
@@ -211,8 +214,8 @@ const PEEK_ROWS: i64 = 32;
 const LOOK_BYTES: usize = 4 * 1024 * 1024;
 
 impl Tracker {
-    /// Connects, enters the process under a new epoch where it is not entered, and finds a safe head to begin with: the
-    /// highest id, if those who are writing are gone within `patience`.
+    /// Connects, enters the process under a new epoch, and finds a safe head to begin with: the highest id, if those who are
+    /// writing are gone within `patience`.
     ///
     /// # Errors
     /// [`ErrorKind::Unsafe`] names what the safe head rests on and does not hold.
@@ -223,17 +226,43 @@ impl Tracker {
         patience: Duration,
     ) -> Result<Self, Error> {
         let session = log.connector().connect().await?;
+        let mut tracker = Self::enter(session, log, who, mutant).await?;
+        tracker.horizon = Horizon::new(tracker.find_head(patience).await?);
+        Ok(tracker)
+    }
+
+    /// The same, over a connection that listens to the doorbell as well: `heard` is told every payload.
+    pub(crate) async fn begin_listening(
+        log: &Inorder,
+        who: &Identity,
+        mutant: Option<Mutant>,
+        patience: Duration,
+        heard: impl Fn(&str) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let session = log.connector().connect_hearing(heard).await?;
+        let mut tracker = Self::enter(session, log, who, mutant).await?;
+        let listening = pg::session::listen(&tracker.session, log.schema());
+        deadline(log.limit(), "listening to the doorbell", listening).await?;
+        tracker.horizon = Horizon::new(tracker.find_head(patience).await?);
+        Ok(tracker)
+    }
+
+    async fn enter(
+        session: ClientWrapper,
+        log: &Inorder,
+        who: &Identity,
+        mutant: Option<Mutant>,
+    ) -> Result<Self, Error> {
         let epoch = Uuid::new_v4();
         let (schema, limit) = (log.schema(), log.limit());
         // First of all: a standby takes no other statement of ours.
         let reasons = pg::safe_head::unsafe_reasons(&session, schema);
         refuse_unsafe(&deadline(limit, "asking whether events can be delivered safely", reasons).await?)?;
+        deadline(limit, "preparing the tracker's session", pg::session::plan_once(&session)).await?;
         deadline(limit, "entering this process", pg::instances::enter(&session, schema, who, epoch)).await?;
         let (log, instance, horizon) = (log.clone(), who.id, Horizon::new(0));
         let (in_front, rows) = (Vec::new(), FEWEST_ROWS);
-        let mut tracker = Self { log, instance, session, epoch, horizon, in_front, rows, mutant };
-        tracker.horizon = Horizon::new(tracker.find_head(patience).await?);
-        Ok(tracker)
+        Ok(Self { log, instance, session, epoch, horizon, in_front, rows, mutant })
     }
 
     /// The highest id first, then who is writing; nothing changes below it when they are gone. A writer that stays leaves a
@@ -300,15 +329,23 @@ impl Tracker {
                 Pace::Eager => self.horizon.hole.is_some(),
                 Pace::Paced => self.horizon.locks_are_due(now),
             };
-            if !(due && self.drained(look.top).await?) {
+            if !(due && self.drained().await?) {
                 let more = look.more && self.horizon.hole.is_none();
-                let (hole, in_flight) = (self.horizon.hole_age(now), look.given - look.top);
-                return Ok(Step { from, events, more, hole, in_flight });
+                return Ok(Step { from, events, more, hole: self.horizon.hole_age(now) });
             }
             if self.mutant == Some(Mutant::ReadBeforeDrain) {
                 stale = Some(look);
             }
         }
+    }
+
+    /// Asks for the epoch, and for nothing else.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step).
+    pub(crate) async fn ask(&self) -> Result<(), Error> {
+        let asking = pg::instances::epoch(&self.session, self.log.schema(), self.instance);
+        same_epoch(self.epoch, deadline(self.log.limit(), "asking for the epoch", asking).await?)
     }
 
     /// Who holds the identity sequence now: every appender in flight.
@@ -349,8 +386,21 @@ impl Tracker {
         Ok(look)
     }
 
+    /// The last id that was given, and the highest one that is visible.
+    pub(crate) async fn given(&self) -> Result<Given, Error> {
+        let given = pg::safe_head::given(&self.session, self.log.schema(), self.instance);
+        let given = deadline(self.log.limit(), "asking which ids were given", given).await?;
+        same_epoch(self.epoch, given.epoch)?;
+        Ok(given)
+    }
+
     /// Reads the locks, and says whether everybody in front of the hole is gone.
-    async fn drained(&mut self, top: i64) -> Result<bool, Error> {
+    async fn drained(&mut self) -> Result<bool, Error> {
+        // Seen before the holders are read, so that they are all who can fill a hole below it.
+        let top = match self.horizon.waits_below() {
+            Some(top) => top,
+            None => self.given().await?.visible,
+        };
         let holders = self.holders().await?;
         self.in_front = holders.iter().filter_map(|(_, pid)| *pid).collect();
         let holders = holders.into_iter().map(|(transaction, _)| transaction);

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::supply::Window;
+use crate::consumer::BoxFuture;
 use crate::safe_head::Mutant;
 use crate::store::Inorder;
 
@@ -23,6 +24,14 @@ pub(crate) struct Context {
     pub(crate) page_bytes: usize,
     pub(crate) phase: watch::Receiver<Phase>,
     pub(crate) mutant: Option<Mutant>,
+}
+
+impl Context {
+    /// Is there a connection for passes that nobody waits for?
+    pub(crate) fn has_a_pass_to_spare(&self) -> bool {
+        let pool = self.passes.status();
+        pool.waiting == 0 && (pool.available > 0 || pool.size < pool.max_size)
+    }
 }
 
 /// The sessions that all consumers may have to wait for, by pid: they hold a hole open. A pass that is one of them, because
@@ -59,4 +68,21 @@ pub(crate) enum Phase {
 pub(crate) struct Head {
     pub(crate) id: i64,
     pub(crate) epoch: Uuid,
+}
+
+/// Up to where a pass may deliver.
+pub(crate) enum Lookout {
+    Known(Head),
+    /// An append has rung: the head is about to move from here, and the row is locked meanwhile.
+    Moving(Head, BoxFuture<'static, Head>),
+}
+
+impl Lookout {
+    /// A row whose position is below this id has something to do.
+    pub(super) fn asks_for(&self) -> i64 {
+        match self {
+            Self::Known(head) => head.id,
+            Self::Moving(..) => i64::MAX,
+        }
+    }
 }

@@ -78,7 +78,7 @@ async fn settle(
     judgement.settlement.processed = i64::from(matches!(retried, Retried::Resolved));
     judgement.settlement.failed = i64::from(matches!(retried, Retried::Failed(_)));
     Ok(match session.commit(&judgement.settlement).await? {
-        Committed::Done(next_attempt_at) => Ok(judgement.into_pass(i64::MAX, next_attempt_at)),
+        Committed::Done(settled) => Ok(judgement.into_pass(i64::MAX, settled.next_attempt_at)),
         Committed::Refused(error) => Err(error),
         Committed::Gone => Ok(Pass::new(Outcome::Unregistered, state.position)),
     })

@@ -55,6 +55,15 @@ impl Judgement {
         judgement
     }
 
+    /// Is the row as plain as can be with it?
+    pub(super) fn is_well(&self) -> bool {
+        let s = &self.settlement;
+        s.status == "idle"
+            && s.failed_event_id.is_none()
+            && s.due_in.is_none()
+            && s.attempts + s.faults + s.rearms == 0
+    }
+
     pub(super) fn into_pass(self, head: i64, next_attempt_at: Option<OffsetDateTime>) -> Pass {
         let Self { settlement: s, failed_at, .. } = self;
         let count = |n: i64| u64::try_from(n).unwrap_or(0);
@@ -76,7 +85,7 @@ impl Judgement {
 
 /// A dead consumer whose row was to be had has armed itself again: its failed event begins anew.
 pub(super) fn rearmed(state: State) -> State {
-    if state.status != "dead" || state.locked.is_none() {
+    if state.status != "dead" || !state.is_locked {
         return state;
     }
     State { status: "idle".into(), attempts: 0, faults: 0, rearms: state.rearms + 1, ..state }
@@ -186,7 +195,7 @@ mod tests {
 
     fn state(attempts: i32, faults: i32) -> State {
         State {
-            locked: Some("1".into()),
+            is_locked: true,
             position: 4,
             status: "idle".into(),
             attempts,
@@ -201,7 +210,6 @@ mod tests {
             pruned: None,
             retry: None,
             epoch: None,
-            backend: 1,
         }
     }
 

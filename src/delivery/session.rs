@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::{ClientWrapper, Object};
-use time::OffsetDateTime;
 use tokio_postgres::error::SqlState;
 
 use super::{Context, judgement};
@@ -13,7 +12,7 @@ use crate::consumer::{Consumer, FirstError, Traces};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::outcome::Failure;
-use crate::pg::consumers::{Key, Settlement, State};
+use crate::pg::consumers::{Key, Locked, Settled, Settlement, State};
 use crate::pg::dead_letters::DeadLetter;
 use crate::pg::{self, On, checkout, consumers, deadline, is_connection_lost, throw_away};
 use crate::safe_head::Mutant;
@@ -43,11 +42,27 @@ pub(crate) struct PassSession<'a> {
     spoiled: bool,
 }
 
+/// A row as a pass left it that went well. While nobody else has written it, it stands at that pass's position, with nothing
+/// that failed; and as it was neither disabled nor expired meanwhile, nothing that it had not read was pruned.
+#[derive(Debug)]
+pub(crate) struct Left {
+    written_by: String,
+}
+
+impl Left {
+    pub(crate) fn new(written_by: String) -> Self {
+        Self { written_by }
+    }
+
+    fn is(&self, locked: &Locked) -> bool {
+        self.written_by == locked.written_by
+    }
+}
+
 /// What came of an attempt to commit. That the answer never came is an error instead: nobody knows.
 #[derive(Debug)]
 pub(crate) enum Committed {
-    /// It is done; when the next attempt is due, if one is.
-    Done(Option<OffsetDateTime>),
+    Done(Settled),
     /// The server refused it: nothing was kept.
     Refused(Error),
     /// The handlers' effects are kept, but the row is gone: they took it away themselves.
@@ -95,8 +110,8 @@ impl<'a> PassSession<'a> {
         let until = Instant::now() + MARGIN;
         loop {
             let mut session = Self::begin(cx, consumer, key).await?;
-            let now = session.lock(i64::MAX).await?.filter(|now| now.stands_as(before));
-            if now.as_ref().is_some_and(|now| now.locked.is_some()) {
+            let now = session.lock(i64::MAX, None).await?.filter(|now| now.stands_as(before));
+            if now.as_ref().is_some_and(|now| now.is_locked) {
                 return Ok(Some(session));
             }
             session.leave().await?;
@@ -123,25 +138,32 @@ impl<'a> PassSession<'a> {
         &self.traces
     }
 
-    /// Begins, asks for the row's lock and sets the savepoint, in one round trip. `None` when there is no such row.
-    pub(crate) async fn lock(&mut self, head: i64) -> Result<Option<State>, Error> {
-        let (client, revision) = (self.client(), self.consumer.revision_number());
-        let limit = self.consumer.options.handler_timeout;
+    /// Begins, asks for the row's lock and sets the savepoint, in one round trip, and one more where the row is not ours, or not
+    /// as `left` by our last pass. `None` when there is no such row.
+    pub(crate) async fn lock(&mut self, head: i64, left: Option<&Left>) -> Result<Option<State>, Error> {
+        let (schema, revision) = (self.cx.log.schema(), self.consumer.revision_number());
+        let (process, limit) = (self.cx.process, self.consumer.options.handler_timeout);
+        let client = self.client();
         let asking = async {
-            let (began, state, guarded) = tokio::join!(
+            // Each is sent when it is first polled, which is in this order. The answer to the last is not waited for: where it
+            // failed, so does whatever comes after it.
+            let (began, locked, ()) = tokio::join!(
                 pg::session::begin(client),
-                consumers::lock(client, &self.lock, &self.key, self.cx.process, revision, head),
-                pg::session::guard(client, limit, limit + SILENCE),
+                consumers::lock(client, &self.lock, &self.key, process, revision, head),
+                send(pg::session::guard(client, limit, limit + SILENCE)),
             );
             began?;
-            let state = state?;
-            guarded?;
-            Ok::<_, tokio_postgres::Error>(state)
+            let locked = locked?;
+            let state = match (&locked, left) {
+                (Some(locked), Some(left)) if left.is(locked) => Some(State::plain(locked)),
+                _ => consumers::stand(client, schema, &self.key, process, locked.is_some()).await?,
+            };
+            Ok::<_, tokio_postgres::Error>((locked, state))
         };
-        let state = deadline(self.limit(), On("locking consumer", &self.key), asking).await?;
-        if let Some(state) = &state {
-            self.transaction_id = state.locked.clone().unwrap_or_default();
-            self.backend = state.backend;
+        let (locked, state) = deadline(self.limit(), On("locking consumer", &self.key), asking).await?;
+        if let Some(locked) = locked {
+            self.transaction_id = locked.transaction_id;
+            self.backend = locked.backend;
         }
         Ok(state.map(judgement::rearmed))
     }
@@ -326,6 +348,16 @@ impl<'a> PassSession<'a> {
     fn limit(&self) -> Duration {
         self.cx.log.limit()
     }
+}
+
+/// Has a statement sent, without waiting for its answer.
+async fn send<T>(statement: impl Future<Output = T>) {
+    let mut statement = std::pin::pin!(statement);
+    std::future::poll_fn(|cx| {
+        let _ = statement.as_mut().poll(cx);
+        std::task::Poll::Ready(())
+    })
+    .await;
 }
 
 impl Drop for PassSession<'_> {

@@ -15,4 +15,6 @@ pub(crate) struct Board {
     pub(crate) standings: Arc<HashMap<Key, Standing>>,
     /// When the standings were asked for; `None` before the first time.
     pub(crate) polled: Option<Instant>,
+    /// Appenders ring, and no hole is open: a ring means that the head is about to move.
+    pub(crate) rung_for: bool,
 }

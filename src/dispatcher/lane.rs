@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tokio::sync::{Notify, watch};
 
 use super::board::Board;
 use crate::backoff::Backoff;
-use crate::delivery::{Context, Head, Pass, Phase, Runner};
+use crate::delivery::{Context, Head, Lookout, Pass, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
 use crate::outcome::Outcome;
@@ -20,6 +21,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(150);
 const ADVANCE_EVERY: Duration = Duration::from_secs(1);
 /// How soon a row with unread events missing is looked at again.
 const PRUNED_PAUSE: Duration = Duration::from_secs(5);
+/// How long a row is held for an event that the bell has announced; it comes at once, unless a hole is before it.
+const MOVES_WITHIN: Duration = Duration::from_millis(20);
 /// How long after its limit a row's holder is left alone.
 const HOLDER_MARGIN: Duration = Duration::from_millis(400);
 
@@ -28,12 +31,24 @@ pub(crate) struct LaneLoop {
     runner: Runner,
     cx: Arc<Context>,
     board: watch::Receiver<Board>,
+    appends: watch::Receiver<u64>,
     suspect: Arc<Notify>,
     position: i64,
     rest: Rest,
     passed_at: Option<Instant>,
     busy_since: Option<Instant>,
     failures: u32,
+    /// When events were delivered last, and whether it was soon after those before: then the next ones are expected.
+    delivered_at: Option<Instant>,
+    expecting: bool,
+}
+
+/// When a pass is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Now,
+    /// As soon as the head has moved, which it is about to do.
+    Soon,
 }
 
 /// Why no pass runs although there may be events.
@@ -52,18 +67,22 @@ impl LaneLoop {
         runner: Runner,
         cx: Arc<Context>,
         board: watch::Receiver<Board>,
+        appends: watch::Receiver<u64>,
         suspect: Arc<Notify>,
     ) -> Self {
         Self {
             runner,
             cx,
             board,
+            appends,
             suspect,
             position: -1,
             rest: Rest::No,
             passed_at: None,
             busy_since: None,
             failures: 0,
+            delivered_at: None,
+            expecting: false,
         }
     }
 
@@ -71,18 +90,25 @@ impl LaneLoop {
     pub(crate) async fn run(mut self) {
         let mut phase = self.cx.phase.clone();
         loop {
-            tokio::select! {
+            let due = tokio::select! {
                 biased;
                 _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
-                () = self.due() => {}
-            }
+                due = self.due() => due,
+            };
             let Some(head) = self.board.borrow().head else { continue };
             let began = Instant::now();
             self.passed_at = Some(began);
-            match self.runner.pass(&self.cx, head).await {
+            let lookout = match due {
+                Due::Soon if head.id == self.position => {
+                    Lookout::Moving(head, moved(self.board.clone(), head).boxed())
+                }
+                _ => Lookout::Known(head),
+            };
+            match self.runner.pass(&self.cx, lookout).await {
                 Ok(pass) => {
                     self.failures = 0;
                     metrics::pass(&self.runner.key, &pass.report, began.elapsed());
+                    self.expect(&pass);
                     self.take(&pass).await;
                 }
                 Err(error) => self.back_off(&error),
@@ -91,18 +117,28 @@ impl LaneLoop {
     }
 
     /// Waits until a pass is due.
-    async fn due(&mut self) {
+    async fn due(&mut self) -> Due {
         loop {
+            let mut soon = false;
             let at = {
                 let board = self.board.borrow_and_update();
                 let standing =
                     board.standings.get(&self.runner.key).filter(|_| board.polled > self.passed_at).cloned();
                 let head = board.head;
+                let rung_for = board.rung_for;
                 drop(board);
-                self.when(head, standing.as_ref())
+                let at = self.when(head, standing.as_ref());
+                if at.is_none() && rung_for && self.is_at(head) {
+                    if self.expecting && self.cx.has_a_pass_to_spare() {
+                        return Due::Soon;
+                    }
+                    soon = true;
+                    self.appends.mark_unchanged();
+                }
+                at
             };
             if at.is_some_and(|at| at <= Instant::now()) {
-                return;
+                return Due::Now;
             }
             let sleep = async {
                 match at {
@@ -116,9 +152,24 @@ impl LaneLoop {
                         std::future::pending::<()>().await;
                     }
                 }
+                Ok(()) = self.appends.changed(), if soon => return Due::Soon,
                 () = sleep => {}
             }
         }
+    }
+
+    /// Events that came shortly one after the other let the next one be expected as soon.
+    fn expect(&mut self, pass: &Pass) {
+        let now = Instant::now();
+        self.expecting = pass.report.processed > 0
+            && self.delivered_at.replace(now).is_some_and(|before| now - before < MOVES_WITHIN);
+    }
+
+    /// Is it idle at the head, and will it want the next event?
+    fn is_at(&self, head: Option<Head>) -> bool {
+        matches!(self.rest, Rest::No)
+            && head.is_some_and(|head| head.id == self.position)
+            && self.runner.consumer.wants_everything()
     }
 
     /// When the next pass is due, as far as the board tells; `None` while nothing is to be done. The standing is one that
@@ -138,6 +189,7 @@ impl LaneLoop {
             _ => self.rest = Rest::No,
         }
         if standing.is_some_and(|standing| standing.retry) {
+            self.runner.look_closely();
             return Some(now);
         }
         if self.position >= head.id {
@@ -218,6 +270,15 @@ impl LaneLoop {
         }
         tracing::warn!(consumer = %self.runner.key, error = error.report(), ?pause, "a pass did not come to its end");
         self.rest = Rest::Until(Instant::now() + pause);
+    }
+}
+
+/// The head when it has moved, or as it was when it does not.
+async fn moved(mut board: watch::Receiver<Board>, from: Head) -> Head {
+    let moved = board.wait_for(|board| board.head.is_some_and(|head| head != from));
+    match tokio::time::timeout(MOVES_WITHIN, moved).await {
+        Ok(Ok(board)) => board.head.unwrap_or(from),
+        _ => from,
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::Settings;
 use super::running::Running;
-use crate::delivery::{Context, Head, Phase, Runner};
+use crate::delivery::{Context, Head, Lookout, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
 use crate::outcome::{ConsumerReport, Outcome, Report};
@@ -37,8 +37,9 @@ impl Registered {
         let head = self.look().await?;
         let passes = join_all(self.runners.iter().map(|runner| async move {
             let mut runner = runner.lock().await;
+            runner.look_closely();
             let began = Instant::now();
-            let pass = runner.pass(&self.cx, head).await?;
+            let pass = runner.pass(&self.cx, Lookout::Known(head)).await?;
             metrics::pass(&runner.key, &pass.report, began.elapsed());
             Ok::<_, Error>((runner.key.to_string(), pass.report))
         }));

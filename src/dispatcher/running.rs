@@ -7,10 +7,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::Settings;
+use super::bell::Bell;
 use super::board::Board;
 use super::housekeeping::keep_house;
 use super::lane::LaneLoop;
-use super::listener::{Bell, listen};
 use super::watcher::{Parts, Watcher};
 use crate::delivery::{Context, Phase, Runner};
 use crate::error::{Error, ErrorKind};
@@ -106,17 +106,13 @@ async fn supervise(
     stopped: watch::Sender<Option<Stopped>>,
 ) {
     let (board, boards) = watch::channel(Board::default());
-    let (connected, connections) = watch::channel(false);
     let (bell, suspect) = (Arc::new(Bell::default()), Arc::new(Notify::new()));
+    let appends = bell.appends.subscribe();
     let mut services = JoinSet::new();
-    if !settings.poll_only {
-        services.spawn(listen(cx.log.clone(), Arc::clone(&bell), connected, phase.subscribe()));
-    }
     let parts = Parts {
         cx: Arc::clone(&cx),
         who: who.clone(),
         bell,
-        connected: connections,
         board,
         suspect: Arc::clone(&suspect),
         poll_interval: settings.poll_interval,
@@ -128,7 +124,8 @@ async fn supervise(
     services.spawn(keep_house(Arc::clone(&cx), keys, settings.expire_after));
     let mut lanes = JoinSet::new();
     for runner in runners {
-        lanes.spawn(LaneLoop::new(runner, Arc::clone(&cx), boards.clone(), Arc::clone(&suspect)).run());
+        let suspect = Arc::clone(&suspect);
+        lanes.spawn(LaneLoop::new(runner, Arc::clone(&cx), boards.clone(), appends.clone(), suspect).run());
     }
     let mut end = Stopped::Well;
     let mut asked = phase.subscribe();

@@ -14,9 +14,12 @@
 //! gone. Light traffic rings (that is cheap), so the mark stays; it is written at most about once a second. How fast events
 //! come does not tell alone whether ringing is cheap: where several appenders write at once, the bell itself slows them down.
 //!
+//! The connection that looks is the one that listens: its session is awake when the bell has rung, and as it is asked for
+//! something at every tick, one that has gone deaf is noticed and replaced.
+//!
 //! At each tick there is one statement, and asleep there is no other: the poll, which is a look at the highest id, at every
-//! consumer and at all that the safe head rests on; instead of it, now and then, the renewal of the mark or the listener's
-//! heartbeat. So an appender that did not see the mark, or a listener that is deaf, costs a moment and no event.
+//! consumer and at all that the safe head rests on; instead of it, now and then, the renewal of the mark. So an appender that
+//! did not see the mark costs a moment and no event.
 //!
 //! Failure handling: any error throws the tracker away, epoch and all, and begins another, with back-off.
 //!
@@ -31,8 +34,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
+use super::bell::Bell;
 use super::board::Board;
-use super::listener::Bell;
 use crate::backoff::Backoff;
 use crate::delivery::{Context, Head, Phase};
 use crate::error::{Error, ErrorKind};
@@ -62,7 +65,7 @@ const MARK_EVERY: Duration = Duration::from_secs(2);
 const RENEW_EVERY: Duration = Duration::from_secs(30);
 /// A mark that is renewed so late may have lapsed meanwhile: appenders that did not see it must be waited for again.
 const LAPSED_AFTER: Duration = Duration::from_secs(50);
-/// How often the listener is asked whether it still hears, at most; with short polls, at every tenth.
+/// How often the server is asked at least, so that a connection which fell silent is noticed.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
 /// From so many events a second on, ringing would cost the appenders more than looking costs us.
 const FAST: f64 = 500.0;
@@ -79,7 +82,6 @@ pub(crate) struct Watcher {
     cx: Arc<Context>,
     who: Identity,
     bell: Arc<Bell>,
-    connected: watch::Receiver<bool>,
     board: watch::Sender<Board>,
     /// A pass found another epoch.
     suspect: Arc<Notify>,
@@ -93,7 +95,6 @@ pub(crate) struct Parts {
     pub(crate) cx: Arc<Context>,
     pub(crate) who: Identity,
     pub(crate) bell: Arc<Bell>,
-    pub(crate) connected: watch::Receiver<bool>,
     pub(crate) board: watch::Sender<Board>,
     pub(crate) suspect: Arc<Notify>,
     pub(crate) poll_interval: Duration,
@@ -119,7 +120,6 @@ struct Watch {
     sleep: Sleep,
     marked_at: Option<Instant>,
     renewed_at: Instant,
-    heartbeat_at: Instant,
     heard_at: Instant,
     pause: Duration,
     flow: Flow,
@@ -144,8 +144,9 @@ enum Woken {
 struct Flow {
     since: Instant,
     events: usize,
-    looks: u32,
-    /// Looks that found more than one appender in flight.
+    rate: f64,
+    /// How often it was asked how many appenders are in flight, and how often there was more than one.
+    asked: u32,
     crowded: u32,
     busy: bool,
     /// Since when it has not been busy.
@@ -156,23 +157,31 @@ impl Flow {
     const OVER: Duration = Duration::from_millis(200);
 
     fn new(now: Instant) -> Self {
-        Self { since: now, events: 0, looks: 0, crowded: 0, busy: false, calm_since: now }
+        Self { since: now, events: 0, rate: 0.0, asked: 0, crowded: 0, busy: false, calm_since: now }
     }
 
-    fn count(&mut self, events: usize, in_flight: i64, now: Instant) {
+    fn count(&mut self, events: usize, now: Instant) {
         self.events += events;
-        self.looks += 1;
-        self.crowded += u32::from(in_flight > 1);
         let past = now.duration_since(self.since);
         if past < Self::OVER {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
         let rate = self.events as f64 / past.as_secs_f64();
-        let crowded = self.looks > 2 && self.crowded * 2 >= self.looks;
+        let crowded = self.asked > 2 && self.crowded * 2 >= self.asked;
         let busy = rate >= FAST || rate >= SOME && crowded;
         let calm_since = if busy { now } else { self.calm_since };
-        *self = Self { busy, calm_since, ..Self::new(now) };
+        *self = Self { rate, busy, calm_since, ..Self::new(now) };
+    }
+
+    /// Is it worth while to ask how many appenders are in flight?
+    fn is_in_doubt(&self, now: Instant) -> bool {
+        (SOME..FAST).contains(&self.rate) && now.duration_since(self.since) >= self.asked * (Self::OVER / 8)
+    }
+
+    fn found(&mut self, in_flight: i64) {
+        self.asked += 1;
+        self.crowded += u32::from(in_flight > 1);
     }
 
     /// Would ringing cost the appenders more than looking costs us?
@@ -183,11 +192,11 @@ impl Flow {
 
 impl Watcher {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { cx, who, bell, connected, board, suspect, poll_interval, poll_only, rows } = parts;
+        let Parts { cx, who, bell, board, suspect, poll_interval, poll_only, rows } = parts;
         let (shortest, longest) = BUSY_PAUSES;
         let busy_pause =
             BUSY_PAUSE.saturating_mul(u32::try_from(rows).unwrap_or(u32::MAX)).clamp(shortest, longest);
-        Self { cx, who, bell, connected, board, suspect, poll_interval, poll_only, busy_pause }
+        Self { cx, who, bell, board, suspect, poll_interval, poll_only, busy_pause }
     }
 
     /// Watches until the dispatcher has stopped.
@@ -198,9 +207,10 @@ impl Watcher {
         loop {
             let ended = tokio::select! {
                 ended = self.epoch(&mut failures) => ended,
-                _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => return,
+                _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => break,
             };
             self.board.send_modify(|board| board.head = None);
+            metrics::listener(false);
             metrics::epoch();
             failures += 1;
             let pause = backoff.pause(failures);
@@ -211,9 +221,10 @@ impl Watcher {
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => return,
+                _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => break,
             }
         }
+        metrics::listener(false);
     }
 
     /// One epoch, until something fails.
@@ -240,7 +251,7 @@ impl Watcher {
             self.cx.hold_ups.set(watch.tracker.in_front());
             self.board.send_if_modified(|board| board.head.replace(head) != Some(head));
             metrics::safe_head(head.id, step.hole);
-            watch.flow.count(step.events.len(), step.in_flight, now);
+            watch.flow.count(step.events.len(), now);
             if !step.events.is_empty() {
                 watch.heard_at = now;
                 watch.pause = FIRST_PAUSE;
@@ -248,11 +259,21 @@ impl Watcher {
             if step.more {
                 continue;
             }
+            if watch.flow.is_in_doubt(now) {
+                let given = watch.tracker.given().await?;
+                watch.flow.found(given.last - given.visible);
+            }
             match step.hole {
                 Some(age) => self.tell_hole(&mut watch, age),
                 None => watch.tell_no_hole(),
             }
             let pause = self.settle_down(&mut watch, step.hole).await?;
+            let rung_for = step.hole.is_none() && !matches!(watch.sleep, Sleep::Awake);
+            self.board.send_if_modified(|board| {
+                board.rung_for = rung_for;
+                // Nobody waits for that.
+                false
+            });
             woken = self.wait(pause, watch.next_tick).await;
             if pause.is_some() {
                 woken = Woken::Look;
@@ -261,7 +282,19 @@ impl Watcher {
     }
 
     async fn begin(&self) -> Result<Watch, Error> {
-        let tracker = Tracker::begin(&self.cx.log, &self.who, self.cx.mutant, LONGEST_PAUSE).await?;
+        let (log, who, mutant) = (&self.cx.log, &self.who, self.cx.mutant);
+        let tracker = match self.poll_only {
+            true => Tracker::begin(log, who, mutant, LONGEST_PAUSE).await?,
+            false => {
+                let bell = Arc::clone(&self.bell);
+                let heard = move |payload: &str| bell.heard(payload);
+                Tracker::begin_listening(log, who, mutant, LONGEST_PAUSE, heard).await?
+            }
+        };
+        metrics::listener(!self.poll_only);
+        if !self.poll_only {
+            tracing::debug!("listening");
+        }
         let limit = self.cx.log.limit();
         let poll =
             deadline(limit, "preparing to poll", prepare_poll(tracker.session(), self.cx.log.schema()))
@@ -274,7 +307,6 @@ impl Watcher {
             sleep: Sleep::Awake,
             marked_at: None,
             renewed_at: now,
-            heartbeat_at: now,
             heard_at: now,
             pause: FIRST_PAUSE,
             flow: Flow::new(now),
@@ -306,7 +338,7 @@ impl Watcher {
         if let Some(age) = hole {
             return Ok(Some((age / 4).clamp(FIRST_PAUSE, LONGEST_PAUSE)));
         }
-        if !(watch.rings && !self.poll_only && *self.connected.borrow()) {
+        if !watch.rings || self.poll_only {
             // Nobody would hear the bell.
             watch.pause = (watch.pause * 2).min(self.poll_interval);
             return Ok(Some(watch.pause).filter(|pause| *pause < self.poll_interval));
@@ -363,11 +395,10 @@ impl Watcher {
             news = true;
         } else if since_renewal >= RENEW_EVERY {
             self.mark(watch, asleep).await?;
-        } else if asleep && watch.heartbeat_at.elapsed() >= HEARTBEAT_EVERY.min(self.poll_interval * 10) {
-            watch.heartbeat_at = Instant::now();
-            self.bell.heartbeat.notify_one();
         } else if watch.polled_at.is_none_or(|at| at.elapsed() >= self.poll_interval) {
             news = self.poll(watch).await?;
+        } else {
+            watch.tracker.ask().await?;
         }
         watch.next_tick = Instant::now() + self.tick_pause();
         Ok(news)
@@ -481,12 +512,15 @@ async fn tell_blockers(log: Inorder, safe_head: i64, age: Duration, first: bool)
 mod tests {
     use super::*;
 
-    fn busy_after(looks: impl IntoIterator<Item = (usize, i64)>, apart: Duration) -> bool {
+    fn busy_after(looks: usize, events: usize, in_flight: i64, apart: Duration) -> bool {
         let mut now = Instant::now();
         let mut flow = Flow::new(now);
-        for (events, in_flight) in looks {
+        for _ in 0..looks {
             now += apart;
-            flow.count(events, in_flight, now);
+            flow.count(events, now);
+            if flow.is_in_doubt(now) {
+                flow.found(in_flight);
+            }
         }
         flow.is_busy()
     }
@@ -494,10 +528,10 @@ mod tests {
     #[test]
     fn a_bell_that_keeps_several_appenders_slow_is_taken_away() {
         let apart = Duration::from_millis(5);
-        assert!(busy_after([(1, 31); 60], apart), "200 events a second, as each that rings commits alone");
-        assert!(!busy_after([(1, 1); 60], apart), "200 events a second by one appender");
-        assert!(busy_after([(5, 1); 60], apart), "1,000 events a second, whoever writes them");
-        assert!(!busy_after([(0, 31); 60], apart), "31 ids were rolled back long ago, and nothing comes");
-        assert!(!busy_after([(1, 31); 60], Duration::from_millis(500)), "two events a second cost nothing");
+        assert!(busy_after(100, 1, 31, apart), "200 events a second, as each that rings commits alone");
+        assert!(!busy_after(100, 1, 1, apart), "200 events a second by one appender");
+        assert!(busy_after(100, 5, 1, apart), "1,000 events a second, whoever writes them");
+        assert!(!busy_after(100, 0, 31, apart), "31 ids were rolled back long ago, and nothing comes");
+        assert!(!busy_after(100, 1, 31, Duration::from_millis(500)), "two events a second cost nothing");
     }
 }

@@ -81,11 +81,25 @@ pub(crate) async fn register(
     })
 }
 
+/// A state row that we hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Locked {
+    /// The name of the transaction that holds it.
+    pub(crate) transaction_id: String,
+    /// The pid of our session.
+    pub(crate) backend: i32,
+    pub(crate) epoch: Option<Uuid>,
+    pub(crate) position: i64,
+    pub(crate) revision: i32,
+    /// Who wrote the row last, as the server names it; see [`Settled`].
+    pub(crate) written_by: String,
+}
+
 /// How a state row stood when its lock was asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    /// We hold it: the name of the transaction that does.
-    pub(crate) locked: Option<String>,
+    /// Do we hold it?
+    pub(crate) is_locked: bool,
     pub(crate) position: i64,
     pub(crate) status: String,
     pub(crate) attempts: i32,
@@ -104,16 +118,35 @@ pub(crate) struct State {
     /// A dead letter that is to be retried.
     pub(crate) retry: Option<i64>,
     pub(crate) epoch: Option<Uuid>,
-    /// The pid of our session.
-    pub(crate) backend: i32,
 }
 
 impl State {
+    /// A row that is held, and nothing is special about it.
+    pub(crate) fn plain(locked: &Locked) -> Self {
+        Self {
+            is_locked: true,
+            position: locked.position,
+            status: "idle".to_owned(),
+            attempts: 0,
+            faults: 0,
+            rearms: 0,
+            revision: locked.revision,
+            failed_event_id: None,
+            failed_at: None,
+            last_error: None,
+            next_attempt_at: None,
+            due_in: None,
+            pruned: None,
+            retry: None,
+            epoch: locked.epoch,
+        }
+    }
+
     /// Is it as it was, whoever holds it?
     pub(crate) fn stands_as(&self, before: &Self) -> bool {
         let fence = |s: &Self| (s.epoch, s.position, s.attempts, s.faults, s.rearms, s.revision);
         // Whoever does not hold the row is not told of a retry.
-        fence(self) == fence(before) && (self.locked.is_none() || self.retry == before.retry)
+        fence(self) == fence(before) && (!self.is_locked || self.retry == before.retry)
     }
 }
 
@@ -122,7 +155,7 @@ pub(crate) async fn prepare_lock(client: &ClientWrapper, schema: &Schema) -> Res
     client.prepare_cached(&schema.sql(sql!("consumers/lock"))).await
 }
 
-/// `None` when there is no such row.
+/// `None` when there is no such row, somebody else holds it, or there is nothing to do.
 pub(crate) async fn lock(
     client: &ClientWrapper,
     statement: &Statement,
@@ -130,7 +163,7 @@ pub(crate) async fn lock(
     process: Uuid,
     revision: i32,
     head: i64,
-) -> Result<Option<State>> {
+) -> Result<Option<Locked>> {
     let row = client
         .query_opt(
             statement,
@@ -144,8 +177,38 @@ pub(crate) async fn lock(
             ],
         )
         .await?;
+    Ok(row.map(|row| Locked {
+        transaction_id: row.get("transaction_id"),
+        backend: row.get("backend"),
+        epoch: row.get("epoch"),
+        position: row.get("position"),
+        revision: row.get("revision"),
+        written_by: row.get("written_by"),
+    }))
+}
+
+/// How a row stands; `None` when there is no such row.
+pub(crate) async fn stand(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: &Key,
+    process: Uuid,
+    is_locked: bool,
+) -> Result<Option<State>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/stand"))).await?;
+    let row = client
+        .query_opt(
+            &statement,
+            &[
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+                /* partition */ &key.partition,
+                /* process */ &process,
+            ],
+        )
+        .await?;
     Ok(row.map(|row| State {
-        locked: row.get("transaction_id"),
+        is_locked,
         position: row.get("position"),
         status: row.get("status"),
         attempts: row.get("attempts"),
@@ -160,7 +223,6 @@ pub(crate) async fn lock(
         pruned: row.get::<_, Option<i64>>("pruned_from").zip(row.get("pruned_to")),
         retry: row.get("retry"),
         epoch: row.get("epoch"),
-        backend: row.get("backend"),
     }))
 }
 
@@ -185,7 +247,16 @@ pub(crate) async fn prepare_settle(client: &ClientWrapper, schema: &Schema) -> R
     client.prepare_cached(&schema.sql(sql!("consumers/settle"))).await
 }
 
-/// When the next attempt is due, if one is; `None` when the row is gone.
+/// What settling a row answered.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    /// When the next attempt is due, if one is.
+    pub(crate) next_attempt_at: Option<OffsetDateTime>,
+    /// As long as a [`Locked`] row names the same writer, nobody has touched it since.
+    pub(crate) written_by: String,
+}
+
+/// `None` when the row is gone.
 pub(crate) async fn settle(
     client: &ClientWrapper,
     statement: &Statement,
@@ -193,7 +264,7 @@ pub(crate) async fn settle(
     transaction_id: &str,
     owner: Uuid,
     to: &Settlement,
-) -> Result<Option<Option<OffsetDateTime>>> {
+) -> Result<Option<Settled>> {
     let row = client
         .query_opt(
             statement,
@@ -217,7 +288,10 @@ pub(crate) async fn settle(
             ],
         )
         .await?;
-    Ok(row.map(|r| r.get(0)))
+    Ok(row.map(|row| Settled {
+        next_attempt_at: row.get("next_attempt_at"),
+        written_by: row.get("written_by"),
+    }))
 }
 
 /// Fails, in the place of a statement that would end the pass's transaction.
@@ -274,7 +348,10 @@ pub(crate) struct Standing {
     pub(crate) due_in: Option<Duration>,
     /// Age of the first unread event.
     pub(crate) behind: Option<Duration>,
+    /// A dead letter is to be retried.
     pub(crate) retry: bool,
+    /// Dead letters that nobody has settled, 1,000 at most.
+    pub(crate) open_letters: i64,
 }
 
 /// How everything stands.
@@ -312,6 +389,7 @@ pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) 
             due_in: seconds(row.get("due_in")),
             behind: seconds(row.get("behind")),
             retry: row.get("retry"),
+            open_letters: row.get("open_letters"),
         });
     }
     Ok(poll)

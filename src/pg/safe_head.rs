@@ -13,19 +13,13 @@ type Result<T> = std::result::Result<T, tokio_postgres::Error>;
 pub(crate) struct Look {
     /// `None` when the process is not entered.
     pub(crate) epoch: Option<Uuid>,
-    /// The highest id of the snapshot, 0 when there is no event.
-    pub(crate) top: i64,
-    /// The last id that was given.
-    pub(crate) given: i64,
     pub(crate) events: Vec<Event>,
     /// There may be more above the last one.
     pub(crate) more: bool,
 }
 
-/// The columns behind those of the event.
+/// The column behind those of the event.
 const EPOCH: usize = 15;
-const TOP: usize = 16;
-const GIVEN: usize = 17;
 
 /// Stops early when the events take more than `budget` bytes of memory.
 pub(crate) async fn look(
@@ -65,13 +59,11 @@ async fn look_with(
         [/* instance */ &instance, /* head */ &head, /* limit */ &limit];
     let rows = client.query_raw(&statement, params).await?;
     pin_mut!(rows);
-    let mut look = Look { epoch: None, top: 0, given: 0, events: Vec::new(), more: false };
+    let mut look = Look { epoch: None, events: Vec::new(), more: false };
     let mut bytes = 0;
     while let Some(row) = rows.next().await {
         let row = row?;
         look.epoch = row.get(EPOCH);
-        look.top = row.get::<_, Option<i64>>(TOP).unwrap_or(0);
-        look.given = row.get(GIVEN);
         if row.get::<_, Option<i64>>(0).is_none() {
             break;
         }
@@ -85,6 +77,22 @@ async fn look_with(
     }
     look.more |= i64::try_from(look.events.len()) == Ok(limit);
     Ok(look)
+}
+
+/// How far ids go.
+pub(crate) struct Given {
+    /// The last one that was given.
+    pub(crate) last: i64,
+    /// The highest one that is visible, 0 when there is no event.
+    pub(crate) visible: i64,
+    /// `None` when the process is not entered.
+    pub(crate) epoch: Option<Uuid>,
+}
+
+pub(crate) async fn given(client: &ClientWrapper, schema: &Schema, instance: Uuid) -> Result<Given> {
+    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/given"))).await?;
+    let row = client.query_one(&statement, &[/* instance */ &instance]).await?;
+    Ok(Given { last: row.get("last"), visible: row.get("visible"), epoch: row.get("epoch") })
 }
 
 /// What the safe head rests on and does not hold.

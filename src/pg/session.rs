@@ -21,6 +21,11 @@ pub(crate) async fn prepare(client: &Client, limit: Duration) -> Result<(), Erro
     })
 }
 
+/// Has the server plan the session's statements once each; for sessions that run none but ours.
+pub(crate) async fn plan_once(client: &Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(sql!("session/plan_once")).await
+}
+
 /// Begins a pass's transaction.
 pub(crate) async fn begin(client: &Client) -> Result<(), tokio_postgres::Error> {
     client.batch_execute(sql!("session/begin")).await

@@ -373,7 +373,7 @@ async fn dropping_a_running_dispatcher_asks_it_to_stop() {
     assert_eq!(stage.effects("c").await, ids(1..=2), "what was in flight has finished");
 }
 
-/// Handlers, the watcher and the listener all wait for a server that does not answer any more.
+/// Handlers and the watcher all wait for a server that does not answer any more.
 #[tokio::test]
 async fn a_server_that_fell_silent_does_not_hold_up_the_stop() {
     for refuse in [false, true] {

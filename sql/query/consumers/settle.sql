@@ -35,4 +35,4 @@ SET position = $5::bigint,
     updated_at = clock_timestamp()
 WHERE name = $1::text AND instance = $2::text AND partition = $3::int
     AND inorder.in_pass($4::text)
-RETURNING next_attempt_at
+RETURNING next_attempt_at, xmin::text AS written_by

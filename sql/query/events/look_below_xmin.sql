@@ -4,12 +4,9 @@
 -- $2 bigint  head: above this id
 -- $3 bigint  limit
 SELECT e.id, e.event_id, e.tenant_id, e.stream_type, e.stream_id, e.stream_version, e.stream_hash, e.event_type, e.schema_version,
-       e.payload, e.metadata, e.correlation_id, e.causation_id, e.created_by, e.recorded_at, i.epoch, i.top, i.given
-FROM (
-    SELECT (SELECT epoch FROM inorder.instances WHERE id = $1::uuid) AS epoch, (SELECT max(id) FROM inorder.events) AS top,
-           (SELECT last_value FROM inorder.events_id_seq) AS given
-) AS i
-LEFT JOIN (
+       e.payload, e.metadata, e.correlation_id, e.causation_id, e.created_by, e.recorded_at, i.epoch
+FROM inorder.instances AS i
+LEFT JOIN LATERAL (
     SELECT *
     FROM inorder.events AS e
     WHERE id > $2::bigint
@@ -17,4 +14,5 @@ LEFT JOIN (
     ORDER BY id
     LIMIT $3::bigint
 ) AS e ON true
+WHERE i.id = $1::uuid
 ORDER BY e.id

@@ -212,7 +212,7 @@ async fn prove(args: &Args, site: &Site, story: &Story) -> Proof<Report> {
         kills_in_handler: crew.kills_inside(),
         freezes: counts.freezes,
         freezes_in_handler: counts.freezes_in_handler,
-        listener_terminations: tally.listeners.load(Ordering::Relaxed),
+        watcher_terminations: tally.watchers.load(Ordering::Relaxed),
         session_terminations: tally.sessions.load(Ordering::Relaxed),
         longest_stall_ms: counts.longest_stall_ms,
         handler_limit_ms: u64::try_from(HANDLER_LIMIT.as_millis())?,

@@ -11,7 +11,11 @@ use time::OffsetDateTime;
 use tokio::sync::Notify;
 
 use super::{LIMIT, Scene, beside, refused};
-use crate::support::eventually;
+use crate::support::{Words, eventually};
+
+fn everything() -> Prune {
+    Prune::before(OffsetDateTime::now_utc() + time::Duration::days(9_000))
+}
 
 /// A handler that writes down what it was given, and fails at the events that are poison.
 #[derive(Clone, Default)]
@@ -137,17 +141,33 @@ async fn a_consumer_whose_unread_events_were_pruned_does_not_run_until_that_is_a
     let registered = Poison::at(&[3]).dispatcher(&scene).register().await.unwrap();
     registered.drain().await.unwrap();
     scene.admin.disable("search").await.unwrap();
-    scene
-        .admin
-        .prune(&Prune::before(OffsetDateTime::now_utc() + time::Duration::days(9_000)), |_| ())
-        .await
-        .unwrap();
+    scene.admin.prune(&everything(), |_| ()).await.unwrap();
     scene.admin.enable("search").await.unwrap();
     scene.append(2).await;
     assert_eq!(registered.drain().await.unwrap()["search"].outcome, Outcome::Pruned { from: 3, to: 5 });
     scene.admin.accept_pruned("search").await.unwrap();
     assert_eq!(registered.drain().await.unwrap()["search"].outcome, Outcome::CaughtUp);
     assert_eq!(scene.seen().await, [1, 2, 6, 7]);
+}
+
+/// I-9: a lane that knows how it left its row sees that somebody has written it since.
+#[tokio::test]
+async fn a_dispatcher_at_work_sees_that_unread_events_were_pruned_while_its_consumer_was_disabled() {
+    let words = Words::listen();
+    let scene = Scene::with_seen(5).await;
+    let running = Poison::default().dispatcher(&scene).start().await.unwrap();
+    eventually(LIMIT, "all are delivered", async || scene.seen().await == [1, 2, 3, 4, 5]).await;
+    scene.admin.disable("search").await.unwrap();
+    scene.append(3).await;
+    scene.admin.prune(&everything(), |_| ()).await.unwrap();
+    scene.admin.enable("search").await.unwrap();
+    scene.append(2).await;
+    words.say(LIMIT, &["unread events were pruned", "from=6", "to=8"]).await;
+    assert_eq!(scene.seen().await, [1, 2, 3, 4, 5]);
+    assert_eq!(scene.admin.accept_pruned("search").await.unwrap().len(), 1);
+    eventually(LIMIT, "the others are delivered", async || scene.seen().await == [1, 2, 3, 4, 5, 9, 10])
+        .await;
+    running.stop().await.unwrap();
 }
 
 /// I-9: a beginning that is gone.

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::crew::Crew;
 use super::site::Site;
-use super::statements::{CUT, LISTENERS};
+use super::statements::{CUT, WATCHERS};
 use super::trouble::Result;
 
 /// How soon to look again when no process may be struck, in milliseconds.
@@ -18,7 +18,7 @@ const SOON: u64 = 100;
 pub(crate) struct Tally {
     pub(crate) kills: AtomicUsize,
     /// Listeners' sessions that were ended.
-    pub(crate) listeners: AtomicUsize,
+    pub(crate) watchers: AtomicUsize,
     /// Any sessions that were ended.
     pub(crate) sessions: AtomicUsize,
 }
@@ -67,7 +67,7 @@ pub(crate) async fn freeze(
     Ok(())
 }
 
-/// Ends a session of a process now and then, in turn a listener's and any.
+/// Ends a session of a process now and then, in turn a watcher's and any.
 pub(crate) async fn cut(
     site: &Site,
     tally: &Tally,
@@ -76,7 +76,7 @@ pub(crate) async fn cut(
 ) -> Result<()> {
     let client = site.session().await?;
     loop {
-        for (statement, ended) in [(LISTENERS, &tally.listeners), (CUT, &tally.sessions)] {
+        for (statement, ended) in [(WATCHERS, &tally.watchers), (CUT, &tally.sessions)] {
             if !pause(&mut over, rng.u64(300..1_500)).await {
                 return Ok(());
             }

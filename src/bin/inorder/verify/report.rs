@@ -24,7 +24,7 @@ pub(crate) struct Report {
     pub(crate) kills_in_handler: usize,
     pub(crate) freezes: usize,
     pub(crate) freezes_in_handler: usize,
-    pub(crate) listener_terminations: usize,
+    pub(crate) watcher_terminations: usize,
     /// Of any session of a process.
     pub(crate) session_terminations: usize,
     /// The longest time that a consumer of everything had something to do and was handed nothing.
@@ -110,8 +110,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "cut off              {} listeners, {} other sessions",
-            self.listener_terminations, self.session_terminations
+            "cut off              {} watchers, {} other sessions",
+            self.watcher_terminations, self.session_terminations
         )?;
         if let Some(crashes) = &self.crashes {
             writeln!(
