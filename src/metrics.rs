@@ -16,6 +16,7 @@ const POSITION: &str = "inorder_consumer_position";
 const STATUS: &str = "inorder_consumer_status";
 const ATTEMPTS: &str = "inorder_consumer_attempts";
 const FAULTS: &str = "inorder_consumer_faults";
+const OPEN_LETTERS: &str = "inorder_dead_letters_open";
 const HEAD: &str = "inorder_log_head";
 const SAFE_HEAD: &str = "inorder_log_safe_head";
 const HOLE_SECONDS: &str = "inorder_log_hole_age_seconds";
@@ -50,6 +51,11 @@ pub(crate) fn describe() {
             Unit::Count,
             "Faults of server or network at the event that a consumer stands at"
         );
+        describe_gauge!(
+            OPEN_LETTERS,
+            Unit::Count,
+            "Dead letters of a consumer that nobody has settled, 1,000 at most"
+        );
         describe_gauge!(HEAD, Unit::Count, "Highest id that is visible");
         describe_gauge!(SAFE_HEAD, Unit::Count, "Highest id below which nothing can appear any more");
         describe_gauge!(
@@ -63,7 +69,7 @@ pub(crate) fn describe() {
             Unit::Seconds,
             "Age of the oldest transaction that holds an old hole open"
         );
-        describe_gauge!(LISTENER, Unit::Count, "1 while the listener is connected");
+        describe_gauge!(LISTENER, Unit::Count, "1 while the process listens to the doorbell");
         describe_counter!(PASSES, Unit::Count, "Passes, by how they ended");
         describe_histogram!(PASS_SECONDS, Unit::Seconds, "Duration of passes that delivered something");
         describe_counter!(PROCESSED, Unit::Count, "Events handled, their effects committed");
@@ -102,6 +108,7 @@ pub(crate) fn sample(consumers: &[Standing], head: i64) {
         gauge!(POSITION, &labels).set(float(c.position));
         gauge!(ATTEMPTS, &labels).set(f64::from(c.attempts));
         gauge!(FAULTS, &labels).set(f64::from(c.faults));
+        gauge!(OPEN_LETTERS, &labels).set(float(c.open_letters));
         let now = match c.status.as_str() {
             "idle" if c.due_in.is_some_and(|due| !due.is_zero()) => "waiting",
             status => status,
@@ -117,7 +124,7 @@ pub(crate) fn sample(consumers: &[Standing], head: i64) {
 /// A consumer that is no longer registered is in no status and behind nothing; a gauge cannot be taken back.
 pub(crate) fn forget(key: &Key) {
     let labels = labels(key);
-    for name in [LAG_EVENTS, LAG_SECONDS, ATTEMPTS, FAULTS] {
+    for name in [LAG_EVENTS, LAG_SECONDS, ATTEMPTS, FAULTS, OPEN_LETTERS] {
         gauge!(name, &labels).set(0.0);
     }
     for status in STATUSES {

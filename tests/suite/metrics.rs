@@ -58,6 +58,13 @@ async fn every_registered_consumer_is_measured_in_every_state_until_it_is_unregi
               ('expired', 'batch', 1, 'expired', 0, NULL), ('waiting', 'batch', 1, 'idle', 2, clock_timestamp() + interval '1 hour')",
         )
         .await;
+    stage
+        .sql(
+            "INSERT INTO inorder.dead_letters (consumer, position, event_id, reason, state) \
+             SELECT 'dead', n, gen_random_uuid(), 'rejected', state \
+             FROM unnest('{open, open, retry_requested, resolved, discarded}'::text[]) WITH ORDINALITY AS l (state, n)",
+        )
+        .await;
     let running = stage.dispatcher([idle("idle")]).build().unwrap().start().await.unwrap();
     let status = |name: &str, status: &str| {
         seen.gauge("inorder_consumer_status", &[("consumer", name), ("status", status)])
@@ -70,6 +77,8 @@ async fn every_registered_consumer_is_measured_in_every_state_until_it_is_unregi
     assert_eq!((lag("dead"), lag("disabled"), lag("expired")), (Some(2.0), Some(2.0), Some(2.0)));
     assert!(seen.gauge("inorder_consumer_lag_seconds", &[("consumer", "dead")]) > Some(0.0));
     assert_eq!(seen.gauge("inorder_consumer_attempts", &[("consumer", "dead")]), Some(10.0));
+    let letters = |name: &str| seen.gauge("inorder_dead_letters_open", &[("consumer", name)]);
+    assert_eq!((letters("idle"), letters("dead")), (Some(0.0), Some(3.0)));
     assert_eq!(seen.gauge("inorder_log_head", &[]), Some(3.0));
     eventually(LIMIT, "it listens", async || seen.gauge("inorder_listener_connected", &[]) == Some(1.0))
         .await;

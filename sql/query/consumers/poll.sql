@@ -15,7 +15,17 @@ SELECT h.epoch, h.top, h.unsafe, h.rings, c.name, c.instance, c.partition, c.pos
        EXISTS (
            SELECT FROM inorder.dead_letters AS d
            WHERE d.consumer = c.name AND d.instance = c.instance AND d.partition = c.partition AND d.state = 'retry_requested'
-       ) AS retry
+       ) AS retry,
+       -- Thousands are as alarming as millions, and counting those would take its time each second.
+       (
+           SELECT count(*)
+           FROM (
+               SELECT FROM inorder.dead_letters AS d
+               WHERE d.consumer = c.name AND d.instance = c.instance AND d.partition = c.partition
+                   AND d.state IN ('open', 'retry_requested')
+               LIMIT 1000
+           ) AS open
+       ) AS open_letters
 FROM (
     SELECT (SELECT epoch FROM inorder.instances WHERE id = $1::uuid) AS epoch,
            coalesce((SELECT max(id) FROM inorder.events), 0) AS top,

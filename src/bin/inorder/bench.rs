@@ -28,6 +28,11 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 
 /// Measure inorder beside its floor.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = "\
+Examples:
+  inorder bench append
+  inorder bench latency --case awake --repetitions 3 --json
+  inorder --database-url postgres://localhost/scratch bench deliver --events 200000")]
 pub(crate) struct Args {
     /// What to measure.
     #[arg(value_enum)]
