@@ -23,7 +23,7 @@
 //! Not its job: when to run a pass, and who reads the events.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::Instrument;
 
@@ -60,6 +60,8 @@ pub(crate) struct Runner {
     narrow: Option<usize>,
     /// How the last pass left the row, where it went well and nothing else is known of the row.
     left: Option<Left>,
+    /// Since when the last pass knew how far it might go.
+    pub(crate) began: Instant,
 }
 
 /// What one pass came to.
@@ -79,7 +81,7 @@ impl Pass {
 
 impl Runner {
     pub(crate) fn new(consumer: Arc<Consumer>, key: Key) -> Self {
-        Self { consumer, key, ahead: ReadAhead::default(), narrow: None, left: None }
+        Self { consumer, key, ahead: ReadAhead::default(), narrow: None, left: None, began: Instant::now() }
     }
 
     /// The next pass asks how the row stands, whole, even if it is as this process left it: a dead letter is to be retried.
@@ -97,6 +99,7 @@ impl Runner {
     /// Dropped in the middle, the transaction is rolled back, or its commit is ambiguous.
     pub(crate) async fn pass(&mut self, cx: &Context, lookout: Lookout) -> Result<Pass, Error> {
         let span = tracing::debug_span!("pass", consumer = %self.key, head = tracing::field::Empty);
+        self.began = Instant::now();
         self.run(cx, lookout).instrument(span).await
     }
 
@@ -141,7 +144,7 @@ impl Runner {
 
     /// Begins a transaction that holds the row. The inner error is a pass that ends here, with nothing to do or not ours.
     async fn take_row<'a>(
-        &self,
+        &mut self,
         cx: &'a Context,
         lookout: Lookout,
     ) -> Result<Result<(PassSession<'a>, State, Head), Pass>, Error> {
@@ -162,7 +165,11 @@ impl Runner {
         };
         let head = match lookout {
             Lookout::Known(head) => head,
-            Lookout::Moving(_, moved) if state.is_locked => moved.await,
+            Lookout::Moving(_, moved) if state.is_locked => {
+                let head = moved.await;
+                self.began = Instant::now();
+                head
+            }
             Lookout::Moving(head, _) => head,
         };
         tracing::Span::current().record("head", head.id);

@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 
 use crate::consumer::{Consumer, Start, saturated};
 use crate::delivery::supply::Window;
@@ -117,6 +117,7 @@ impl Dispatcher {
             log: self.log.clone(),
             process: who.id,
             passes: connector.pool(max_passes, wait)?,
+            lingering: Arc::new(Semaphore::new(max_passes / 2)),
             readers: connector.pool(max_passes.clamp(1, 4), wait)?,
             window: Window::new(read_ahead_bytes / 4),
             hold_ups: HoldUps::default(),

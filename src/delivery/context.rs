@@ -1,9 +1,9 @@
 //! What all passes of a process share, and how they are told to end.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use deadpool_postgres::Pool;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use uuid::Uuid;
 
 use super::supply::Window;
@@ -18,6 +18,8 @@ pub(crate) struct Context {
     pub(crate) process: Uuid,
     /// The passes' own connections: handlers that borrow another cannot starve them.
     pub(crate) passes: Pool,
+    /// How many of them may be kept for events to come: half, so that others need not wait for that.
+    pub(crate) lingering: Arc<Semaphore>,
     pub(crate) readers: Pool,
     pub(crate) window: Window,
     pub(crate) hold_ups: HoldUps,
@@ -27,10 +29,9 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Is there a connection for passes that nobody waits for?
-    pub(crate) fn has_a_pass_to_spare(&self) -> bool {
-        let pool = self.passes.status();
-        pool.waiting == 0 && (pool.available > 0 || pool.size < pool.max_size)
+    /// For a lane that keeps its row for an event to come; `None` when enough others do.
+    pub(crate) fn linger(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.lingering).try_acquire_owned().ok()
     }
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct Head {
 /// Up to where a pass may deliver.
 pub(crate) enum Lookout {
     Known(Head),
-    /// An append has rung: the head is about to move from here, and the row is locked meanwhile.
+    /// The head is about to move from here, and the row is locked meanwhile.
     Moving(Head, BoxFuture<'static, Head>),
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 
 use super::board::Board;
 use crate::backoff::Backoff;
@@ -22,7 +22,10 @@ const ADVANCE_EVERY: Duration = Duration::from_secs(1);
 /// How soon a row with unread events missing is looked at again.
 const PRUNED_PAUSE: Duration = Duration::from_secs(5);
 /// How long a row is held for an event that the bell has announced; it comes at once, unless a hole is before it.
-const MOVES_WITHIN: Duration = Duration::from_millis(20);
+const ANNOUNCED: Duration = Duration::from_millis(20);
+/// How long a row is held on after a pass, where events have been coming no further apart than that: the next one then waits for
+/// no lock. No longer, so that an operator's action, which waits for the lock, and vacuuming are not kept waiting.
+const LINGER: Duration = Duration::from_secs(1);
 /// How long after its limit a row's holder is left alone.
 const HOLDER_MARGIN: Duration = Duration::from_millis(400);
 
@@ -41,14 +44,18 @@ pub(crate) struct LaneLoop {
     /// When events were delivered last, and whether it was soon after those before: then the next ones are expected.
     delivered_at: Option<Instant>,
     expecting: bool,
+    /// While the row is kept for them.
+    lingering: Option<OwnedSemaphorePermit>,
 }
 
 /// When a pass is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Now,
-    /// As soon as the head has moved, which it is about to do.
-    Soon,
+    /// As soon as the head has moved, which it is about to do: somebody has rung.
+    Announced,
+    /// As soon as the head has moved, if it does so as soon as it did before.
+    Expected,
 }
 
 /// Why no pass runs although there may be events.
@@ -83,6 +90,7 @@ impl LaneLoop {
             failures: 0,
             delivered_at: None,
             expecting: false,
+            lingering: None,
         }
     }
 
@@ -96,18 +104,20 @@ impl LaneLoop {
                 due = self.due() => due,
             };
             let Some(head) = self.board.borrow().head else { continue };
-            let began = Instant::now();
-            self.passed_at = Some(began);
+            self.passed_at = Some(Instant::now());
             let lookout = match due {
-                Due::Soon if head.id == self.position => {
-                    Lookout::Moving(head, moved(self.board.clone(), head).boxed())
+                Due::Announced if head.id == self.position => self.moving(head, ANNOUNCED),
+                Due::Expected if head.id == self.position => {
+                    self.moving(head, LINGER.min(self.runner.consumer.options.handler_timeout))
                 }
                 _ => Lookout::Known(head),
             };
-            match self.runner.pass(&self.cx, lookout).await {
+            let ended = self.runner.pass(&self.cx, lookout).await;
+            self.lingering = None;
+            match ended {
                 Ok(pass) => {
                     self.failures = 0;
-                    metrics::pass(&self.runner.key, &pass.report, began.elapsed());
+                    metrics::pass(&self.runner.key, &pass.report, self.runner.began.elapsed());
                     self.expect(&pass);
                     self.take(&pass).await;
                 }
@@ -129,8 +139,11 @@ impl LaneLoop {
                 drop(board);
                 let at = self.when(head, standing.as_ref());
                 if at.is_none() && rung_for && self.is_at(head) {
-                    if self.expecting && self.cx.has_a_pass_to_spare() {
-                        return Due::Soon;
+                    if self.expecting {
+                        self.lingering = self.cx.linger();
+                    }
+                    if self.lingering.is_some() {
+                        return Due::Expected;
                     }
                     soon = true;
                     self.appends.mark_unchanged();
@@ -152,7 +165,7 @@ impl LaneLoop {
                         std::future::pending::<()>().await;
                     }
                 }
-                Ok(()) = self.appends.changed(), if soon => return Due::Soon,
+                Ok(()) = self.appends.changed(), if soon => return Due::Announced,
                 () = sleep => {}
             }
         }
@@ -162,7 +175,20 @@ impl LaneLoop {
     fn expect(&mut self, pass: &Pass) {
         let now = Instant::now();
         self.expecting = pass.report.processed > 0
-            && self.delivered_at.replace(now).is_some_and(|before| now - before < MOVES_WITHIN);
+            && self.delivered_at.replace(now).is_some_and(|before| now - before < LINGER);
+    }
+
+    /// The head as soon as it has moved; as it was when it has not within that time, or is lost, or the dispatcher drains.
+    fn moving(&self, from: Head, within: Duration) -> Lookout {
+        let (mut board, mut phase) = (self.board.clone(), self.cx.phase.clone());
+        let moved = async move {
+            tokio::select! {
+                moved = board.wait_for(|board| board.head != Some(from)) => moved.ok()?.head,
+                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => None,
+            }
+        };
+        let moved = async move { tokio::time::timeout(within, moved).await.ok().flatten().unwrap_or(from) };
+        Lookout::Moving(from, moved.boxed())
     }
 
     /// Is it idle at the head, and will it want the next event?
@@ -270,15 +296,6 @@ impl LaneLoop {
         }
         tracing::warn!(consumer = %self.runner.key, error = error.report(), ?pause, "a pass did not come to its end");
         self.rest = Rest::Until(Instant::now() + pause);
-    }
-}
-
-/// The head when it has moved, or as it was when it does not.
-async fn moved(mut board: watch::Receiver<Board>, from: Head) -> Head {
-    let moved = board.wait_for(|board| board.head.is_some_and(|head| head != from));
-    match tokio::time::timeout(MOVES_WITHIN, moved).await {
-        Ok(Ok(board)) => board.head.unwrap_or(from),
-        _ => from,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::{Mutex, watch};
@@ -38,9 +38,8 @@ impl Registered {
         let passes = join_all(self.runners.iter().map(|runner| async move {
             let mut runner = runner.lock().await;
             runner.look_closely();
-            let began = Instant::now();
             let pass = runner.pass(&self.cx, Lookout::Known(head)).await?;
-            metrics::pass(&runner.key, &pass.report, began.elapsed());
+            metrics::pass(&runner.key, &pass.report, runner.began.elapsed());
             Ok::<_, Error>((runner.key.to_string(), pass.report))
         }));
         let mut report = BTreeMap::new();

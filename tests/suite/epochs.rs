@@ -213,6 +213,8 @@ async fn ids_that_are_used_again_after_a_crash_are_delivered_again() {
 
     process::signal("KILL", walwriter.into());
 
+    eventually(LIMIT, "the server has died of it", async || admin.batch_execute("SELECT 1").await.is_err())
+        .await;
     eventually(LIMIT, "the server has recovered", async || is_up(scene.server.url()).await).await;
     let writer = scene.writer().await;
     let left: i64 =

@@ -70,6 +70,13 @@ async fn sleeping(client: &Client) -> Option<f64> {
     client.query_one(until, &[]).await.unwrap().get(0)
 }
 
+/// Is a consumer's row held by a pass?
+async fn is_held(client: &Client) -> bool {
+    let holders = "SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database \
+        WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted AND l.classid = 'inorder.consumers'::regclass";
+    client.query_one(holders, &[]).await.unwrap().get::<_, i64>(0) > 0
+}
+
 /// Ends the sessions of the dispatcher whose last statement is like this one. How many there were.
 async fn terminate(db: &Database, statement: &str) -> i64 {
     let terminate = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
@@ -499,8 +506,6 @@ async fn a_row_that_is_held_for_an_event_that_does_not_come_is_given_back_untouc
     let scene = Scene::polling_every(NEVER).await;
     scene.asleep().await;
     let (writer, client) = (scene.writer().await, scene.db.client().await);
-    let holders = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted \
-        AND classid = 'inorder.consumers'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
     let version = "SELECT xmin::text || ':' || position FROM inorder.consumers";
     for n in 1..=30 {
         writer.append().await;
@@ -509,14 +514,37 @@ async fn a_row_that_is_held_for_an_event_that_does_not_come_is_given_back_untouc
     let settled = async || client.query_one(version, &[]).await.unwrap().get::<_, String>(0);
     eventually(LIMIT, "all passes are settled", async || settled().await.ends_with(":30")).await;
     let before = settled().await;
-    let held = async || client.query_one(holders, &[]).await.unwrap().get::<_, i64>(0) > 0;
-    eventually(LIMIT, "nobody holds the row", async || !held().await).await;
+    eventually(LIMIT, "nobody holds the row", async || !is_held(&client).await).await;
     assert_eq!(settled().await, before);
     let free = client.batch_execute("BEGIN; SELECT FROM inorder.consumers FOR UPDATE NOWAIT; ROLLBACK").await;
     free.unwrap();
     writer.append().await;
     scene.delivered(&(1..=31).collect::<Vec<_>>()).await;
     scene.stop().await;
+}
+
+/// Its action waits for that, and nothing comes after it.
+#[tokio::test]
+async fn an_operator_gets_a_row_that_is_held_for_an_event() {
+    let scene = Scene::polling_every(NEVER).await;
+    scene.asleep().await;
+    let (writer, client) = (scene.writer().await, scene.db.client().await);
+    let mut appended = 0;
+    eventually(LIMIT, "the row is held for the next event", async || {
+        writer.append().await;
+        appended += 1;
+        scene.delivered(&(1..=appended).collect::<Vec<_>>()).await;
+        is_held(&client).await
+    })
+    .await;
+    let admin = Inorder::connect(scene.db.url()).await.unwrap().admin();
+    let consumers = admin.list().await.unwrap();
+    let disabled = admin.disable(&consumers[0].name).await.unwrap();
+    assert_eq!(disabled[0].after["position"], appended);
+    writer.append().await;
+    eventually(LIMIT, "nobody holds the row", async || !is_held(&client).await).await;
+    scene.running.stop().await.unwrap();
+    assert_eq!(scene.seen.ids().await, (1..=appended).collect::<Vec<_>>());
 }
 
 /// Everybody who sleeps is woken.
