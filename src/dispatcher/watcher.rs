@@ -18,12 +18,16 @@
 //! something at every tick, one that has gone deaf is noticed and replaced.
 //!
 //! At each tick there is one statement, and asleep there is no other: the poll, which is a look at the highest id, at every
-//! consumer and at all that the safe head rests on; instead of it, now and then, the renewal of the mark. So an appender that
-//! did not see the mark costs a moment and no event.
+//! consumer and at all that the safe head rests on; instead of it, now and then, the renewal of the mark, or, where polls are
+//! rare, the bare question for the epoch. So an appender that did not see the mark costs a moment and no event.
 //!
-//! Failure handling: any error throws the tracker away, epoch and all, and begins another, with back-off.
+//! Invariants: I-1 (no wake-up is lost), I-8 (appenders ring only while that costs them next to nothing), I-10 (no tick, pause
+//! or mark decides what is delivered).
 //!
-//! Not its job: delivering.
+//! Failure handling: any error throws the tracker away, epoch, LISTEN and all, and begins another, with back-off; until then
+//! the lanes have no head and deliver nothing.
+//!
+//! Not its job: what is safe (the module `safe_head`), and delivering it.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -32,7 +36,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
 
 use super::bell::Bell;
 use super::board::Board;
@@ -43,8 +46,13 @@ use crate::metrics;
 use crate::pg::consumers::prepare_poll;
 use crate::pg::instances::Identity;
 use crate::pg::{self, deadline};
-use crate::safe_head::{Pace, Tracker};
-use crate::store::Inorder;
+use crate::safe_head::{Pace, Step, Tracker};
+
+mod blockers;
+mod flow;
+
+use blockers::Blockers;
+use flow::Flow;
 
 /// The first pause between two looks while awake; each one without news is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -67,16 +75,6 @@ const RENEW_EVERY: Duration = Duration::from_secs(30);
 const LAPSED_AFTER: Duration = Duration::from_secs(50);
 /// How often the server is asked at least, so that a connection which fell silent is noticed.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(10);
-/// From so many events a second on, ringing would cost the appenders more than looking costs us.
-const FAST: f64 = 500.0;
-/// From so many events a second on, it would where several appenders write at once: each that rings commits alone, and so
-/// they do not become fast.
-const SOME: f64 = 25.0;
-/// A hole that is older is told to the operator.
-const OLD_HOLE: Duration = Duration::from_secs(5);
-/// How often it is asked who holds it open.
-const BLOCKERS_EVERY: Duration = Duration::from_secs(5);
-
 /// The watcher of a process.
 pub(crate) struct Watcher {
     cx: Arc<Context>,
@@ -125,9 +123,7 @@ struct Watch {
     flow: Flow,
     polled_at: Option<Instant>,
     next_tick: Instant,
-    told_hole: bool,
-    blockers_at: Instant,
-    telling: Option<AbortHandle>,
+    blockers: Blockers,
 }
 
 /// Why the watcher stopped waiting.
@@ -137,57 +133,6 @@ enum Woken {
     Look,
     /// It is time for a tick, and for nothing else.
     Tick,
-}
-
-/// How events have been coming, over the last moments.
-#[derive(Debug)]
-struct Flow {
-    since: Instant,
-    events: usize,
-    rate: f64,
-    /// How often it was asked how many appenders are in flight, and how often there was more than one.
-    asked: u32,
-    crowded: u32,
-    busy: bool,
-    /// Since when it has not been busy.
-    calm_since: Instant,
-}
-
-impl Flow {
-    const OVER: Duration = Duration::from_millis(200);
-
-    fn new(now: Instant) -> Self {
-        Self { since: now, events: 0, rate: 0.0, asked: 0, crowded: 0, busy: false, calm_since: now }
-    }
-
-    fn count(&mut self, events: usize, now: Instant) {
-        self.events += events;
-        let past = now.duration_since(self.since);
-        if past < Self::OVER {
-            return;
-        }
-        #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let rate = self.events as f64 / past.as_secs_f64();
-        let crowded = self.asked > 2 && self.crowded * 2 >= self.asked;
-        let busy = rate >= FAST || rate >= SOME && crowded;
-        let calm_since = if busy { now } else { self.calm_since };
-        *self = Self { rate, busy, calm_since, ..Self::new(now) };
-    }
-
-    /// Is it worth while to ask how many appenders are in flight?
-    fn is_in_doubt(&self, now: Instant) -> bool {
-        (SOME..FAST).contains(&self.rate) && now.duration_since(self.since) >= self.asked * (Self::OVER / 8)
-    }
-
-    fn found(&mut self, in_flight: i64) {
-        self.asked += 1;
-        self.crowded += u32::from(in_flight > 1);
-    }
-
-    /// Would ringing cost the appenders more than looking costs us?
-    fn is_busy(&self) -> bool {
-        self.busy
-    }
 }
 
 impl Watcher {
@@ -246,11 +191,7 @@ impl Watcher {
             let step = watch.tracker.step(Pace::Paced).await?;
             *failures = 0;
             let now = Instant::now();
-            let head = Head { id: watch.tracker.head(), epoch: watch.tracker.epoch() };
-            self.cx.window.extend(head.epoch, &step, head.id);
-            self.cx.hold_ups.set(watch.tracker.in_front());
-            self.board.send_if_modified(|board| board.head.replace(head) != Some(head));
-            metrics::safe_head(head.id, step.hole);
+            self.publish(&watch.tracker, &step);
             watch.flow.count(step.events.len(), now);
             if !step.events.is_empty() {
                 watch.heard_at = now;
@@ -264,18 +205,14 @@ impl Watcher {
                 watch.flow.found(given.last - given.visible);
             }
             match step.hole {
-                Some(age) => self.tell_hole(&mut watch, age),
-                None => watch.tell_no_hole(),
+                Some(age) => watch.blockers.tell(&self.cx.log, watch.tracker.head(), age),
+                None => watch.blockers.are_gone(),
             }
             let pause = self.settle_down(&mut watch, step.hole).await?;
-            let rung_for = step.hole.is_none() && !matches!(watch.sleep, Sleep::Awake);
-            self.board.send_if_modified(|board| {
-                board.rung_for = rung_for;
-                // Nobody waits for that.
-                false
-            });
+            self.publish_whether_rung_for(step.hole.is_none() && !matches!(watch.sleep, Sleep::Awake));
             woken = self.wait(pause, watch.next_tick).await;
             if pause.is_some() {
+                // A tick that came first does not put off the look.
                 woken = Woken::Look;
             }
         }
@@ -312,12 +249,28 @@ impl Watcher {
             flow: Flow::new(now),
             polled_at: None,
             next_tick: now,
-            told_hole: false,
-            blockers_at: now,
-            telling: None,
+            blockers: Blockers::default(),
         };
         self.poll(&mut watch).await?;
         Ok(watch)
+    }
+
+    /// What a step brought, to the lanes and the metrics.
+    fn publish(&self, tracker: &Tracker, step: &Step) {
+        let head = Head { id: tracker.head(), epoch: tracker.epoch() };
+        self.cx.window.extend(head.epoch, step, head.id);
+        self.cx.hold_ups.set(tracker.in_front());
+        // After the window: a lane that sees the head finds the events.
+        self.board.send_if_modified(|board| board.head.replace(head) != Some(head));
+        metrics::safe_head(head.id, step.hole);
+    }
+
+    fn publish_whether_rung_for(&self, rung_for: bool) {
+        self.board.send_if_modified(|board| {
+            board.rung_for = rung_for;
+            // Nobody waits for that.
+            false
+        });
     }
 
     /// Decides how long to wait for the next look, and moves between awake and asleep. `None`: until the bell, or until a tick
@@ -433,18 +386,6 @@ impl Watcher {
         Ok(poll.top > watch.tracker.head())
     }
 
-    /// Names who holds a hole open for long, once, and measures them. In the background, and on another connection: nobody
-    /// waits for that.
-    fn tell_hole(&self, watch: &mut Watch, age: Duration) {
-        if age < OLD_HOLE || watch.told_hole && watch.blockers_at.elapsed() < BLOCKERS_EVERY {
-            return;
-        }
-        watch.blockers_at = Instant::now();
-        let first = !std::mem::replace(&mut watch.told_hole, true);
-        let telling = tell_blockers(self.cx.log.clone(), watch.tracker.head(), age, first);
-        watch.telling = Some(tokio::spawn(telling).abort_handle());
-    }
-
     async fn mark(&self, watch: &mut Watch, asleep: bool) -> Result<(), Error> {
         let marking =
             pg::instances::mark(watch.tracker.session(), self.cx.log.schema(), self.cx.process, asleep);
@@ -460,16 +401,7 @@ impl Watch {
     /// Is it time to fall asleep?
     fn is_sleepy(&self, now: Instant) -> bool {
         self.marked_at.is_none_or(|at| now - at >= MARK_EVERY)
-            && (now - self.heard_at >= QUIET || now - self.flow.calm_since >= CALM)
-    }
-
-    fn tell_no_hole(&mut self) {
-        if std::mem::take(&mut self.told_hole) {
-            if let Some(telling) = self.telling.take() {
-                telling.abort();
-            }
-            metrics::blockers(0, 0.0);
-        }
+            && (now - self.heard_at >= QUIET || self.flow.calm_for(now) >= CALM)
     }
 
     fn hear_whether_it_rings(&mut self, rings: bool, poll_only: bool) {
@@ -480,58 +412,5 @@ impl Watch {
             );
         }
         self.rings = rings;
-    }
-}
-
-async fn tell_blockers(log: Inorder, safe_head: i64, age: Duration, first: bool) {
-    let blockers = match log.admin().blockers().await {
-        Ok(blockers) => blockers,
-        Err(error) => {
-            tracing::warn!(
-                safe_head,
-                ?age,
-                error = error.report(),
-                "a transaction took an id and has not ended: nothing behind it can be delivered; who it is could not be asked"
-            );
-            return;
-        }
-    };
-    metrics::blockers(blockers.len(), blockers.iter().filter_map(|b| b.age_seconds).fold(0.0, f64::max));
-    if first {
-        let blockers = blockers.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        tracing::warn!(
-            safe_head,
-            ?age,
-            blockers,
-            "a transaction took an id and has not ended: nothing behind it can be delivered"
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn busy_after(looks: usize, events: usize, in_flight: i64, apart: Duration) -> bool {
-        let mut now = Instant::now();
-        let mut flow = Flow::new(now);
-        for _ in 0..looks {
-            now += apart;
-            flow.count(events, now);
-            if flow.is_in_doubt(now) {
-                flow.found(in_flight);
-            }
-        }
-        flow.is_busy()
-    }
-
-    #[test]
-    fn a_bell_that_keeps_several_appenders_slow_is_taken_away() {
-        let apart = Duration::from_millis(5);
-        assert!(busy_after(100, 1, 31, apart), "200 events a second, as each that rings commits alone");
-        assert!(!busy_after(100, 1, 1, apart), "200 events a second by one appender");
-        assert!(busy_after(100, 5, 1, apart), "1,000 events a second, whoever writes them");
-        assert!(!busy_after(100, 0, 31, apart), "31 ids were rolled back long ago, and nothing comes");
-        assert!(!busy_after(100, 1, 31, Duration::from_millis(500)), "two events a second cost nothing");
     }
 }
