@@ -55,7 +55,7 @@ impl BatchHandler for RevenuePerDay {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = TempPostgres::start().await?;
 
-    let log = Inorder::connect(server.url()).await?; // pool, listener, safe defaults
+    let log = Inorder::connect(server.url()).await?; // a pool, safe defaults
     log.migrate().await?;
     create_tables(&log).await?;
 

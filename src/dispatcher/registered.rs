@@ -37,6 +37,7 @@ impl Registered {
         let head = self.look().await?;
         let passes = join_all(self.runners.iter().map(|runner| async move {
             let mut runner = runner.lock().await;
+            // Nobody polls here: the pass itself asks whether a dead letter is to be retried.
             runner.look_closely();
             let pass = runner.pass(&self.cx, Lookout::Known(head)).await?;
             metrics::pass(&runner.key, &pass.report, runner.began.elapsed());

@@ -96,7 +96,7 @@ fn drain(phase: &mut Phase) -> bool {
     running
 }
 
-/// Owns all tasks of a running dispatcher, and ends them in order: lanes, then the watcher and the listener.
+/// Owns all tasks of a running dispatcher, and ends them in order: lanes, then the watcher and the housekeeping.
 async fn supervise(
     runners: Vec<Runner>,
     cx: Arc<Context>,

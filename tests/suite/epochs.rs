@@ -339,7 +339,7 @@ impl Failover {
         (running, registered)
     }
 
-    /// Whoever looks at the head, or listens, comes back, and that is to the new primary.
+    /// Whoever looks at the head comes back, and that is to the new primary.
     async fn end_all_but_passes(&self) {
         let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'inorder' \
             AND query ~ '^-- inorder (events/look|consumers/poll|instances/mark|safe_head)'";

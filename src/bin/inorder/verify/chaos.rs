@@ -17,7 +17,7 @@ const SOON: u64 = 100;
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) kills: AtomicUsize,
-    /// Listeners' sessions that were ended.
+    /// Watchers' sessions that were ended.
     pub(crate) watchers: AtomicUsize,
     /// Any sessions that were ended.
     pub(crate) sessions: AtomicUsize,
