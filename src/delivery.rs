@@ -11,6 +11,9 @@
 //!  an event fails ── alone and before all others: judged ───┘
 //! ```
 //!
+//! The head that it delivers up to is known from the start, or ([`Lookout::Moving`]) waited for while the row is held, so that
+//! look and lock are made at the same time; a head that has not moved ends the pass without having written anything.
+//!
 //! Invariants: I-2 (in id order, from the row's position), I-3 (the row lock; every write names the transaction that
 //! holds it), I-4 (effects and position in one transaction), I-6 (a failing event halts; what is passed over leaves a dead
 //! letter in the same transaction).

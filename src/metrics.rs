@@ -144,7 +144,8 @@ pub(crate) fn blockers(transactions: usize, oldest: f64) {
     gauge!(BLOCKER_SECONDS).set(oldest);
 }
 
-pub(crate) fn listener(connected: bool) {
+/// Does the process listen to the doorbell?
+pub(crate) fn listening(connected: bool) {
     gauge!(LISTENER).set(if connected { 1.0 } else { 0.0 });
 }
 

@@ -1,4 +1,24 @@
 //! The loop around the passes of one consumer row: when to run the next one.
+//!
+//! ```text
+//!  due ──▶ pass ──▶ caught up, more ──────────────▶ due when the head is above the position
+//!   ▲       │ └───▶ busy, pruned, an error ───────▶ rests until then
+//!   │       └─────▶ waiting for its next attempt ─▶ rests until then, or until an operator acts
+//!   │       └─────▶ dead, disabled, not ours … ───▶ parked until an operator acts
+//!   └─────────────────────────────────────────────────┘
+//! ```
+//!
+//! A lane at the head does not wait to be told that the head has moved. When the bell rings, it takes its row while the watcher
+//! looks; where events have been coming shortly one after the other it *lingers*: it takes its row after a pass at once, and
+//! keeps it for the next one.
+//!
+//! Invariants: I-7 (each row has a task of its own, and no more than half of the connections linger). What a lane knows of its
+//! row is never more than a hint: the pass reads the row under its lock.
+//!
+//! Failure handling: a pass that does not come to its end is begun anew with back-off, and one that lost its connection makes the
+//! watcher ask whether the epoch still holds. A row whose holder is frozen is freed after the handler's limit.
+//!
+//! Not its job: what a pass does (the module `delivery`), and how far it may deliver (the watcher).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

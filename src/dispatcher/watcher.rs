@@ -155,7 +155,7 @@ impl Watcher {
                 _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => break,
             };
             self.board.send_modify(|board| board.head = None);
-            metrics::listener(false);
+            metrics::listening(false);
             metrics::epoch();
             failures += 1;
             let pause = backoff.pause(failures);
@@ -169,7 +169,7 @@ impl Watcher {
                 _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => break,
             }
         }
-        metrics::listener(false);
+        metrics::listening(false);
     }
 
     /// One epoch, until something fails.
@@ -228,7 +228,7 @@ impl Watcher {
                 Tracker::begin_listening(log, who, mutant, LONGEST_PAUSE, heard).await?
             }
         };
-        metrics::listener(!self.poll_only);
+        metrics::listening(!self.poll_only);
         if !self.poll_only {
             tracing::debug!("listening");
         }

@@ -95,7 +95,7 @@ pub(crate) struct Locked {
     pub(crate) written_by: String,
 }
 
-/// How a state row stood when its lock was asked for.
+/// How a state row stood when, or right after, its lock was asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     /// Do we hold it?
@@ -145,7 +145,7 @@ impl State {
     /// Is it as it was, whoever holds it?
     pub(crate) fn stands_as(&self, before: &Self) -> bool {
         let fence = |s: &Self| (s.epoch, s.position, s.attempts, s.faults, s.rearms, s.revision);
-        // Whoever does not hold the row is not told of a retry.
+        // As long as another holds the row, the retry is its business.
         fence(self) == fence(before) && (!self.is_locked || self.retry == before.retry)
     }
 }

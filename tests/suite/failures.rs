@@ -547,7 +547,8 @@ async fn a_consumer_arms_itself_again_only_so_many_times() {
             }
         }
         let handed = heard.times(2);
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        let armed = "SELECT count(*) FROM inorder.consumers WHERE next_attempt_at IS NOT NULL";
+        assert_eq!(stage.count(armed).await, 0, "no clock arms it again");
         assert_eq!(consumers.run_once().await.unwrap()["c"].outcome, Outcome::Dead { at: 2 });
         assert_eq!((heard.times(2), stage.effects("c").await), (handed, vec![1]));
     }

@@ -94,8 +94,10 @@ async fn head_is_behind_whoever_is_writing() {
     let writer = crate::support::Writer::in_transaction(stage.database.url()).await;
     assert_eq!(writer.append().await, 3);
     stage.append(1).await;
+    let asking = "SELECT count(*) FROM pg_stat_activity \
+        WHERE datname = current_database() AND query LIKE '-- inorder safe_head/writers%'";
     let late = async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        eventually(LIMIT, "it waits for whoever is writing", async || stage.count(asking).await > 0).await;
         writer.commit().await;
     };
     let (consumers, ()) = tokio::join!(stage.register([plain("c").start(Start::Head)]), late);

@@ -283,6 +283,7 @@ async fn sessions_may_be_ended_at_any_moment() {
         writer.append_many(50).await;
         let which = ["%", TRACKER, "-- inorder consumers/%", "-- inorder events/%", "COMMIT"][n % 5];
         terminate(&scene.db, which).await;
+        // Another moment of a pass each time.
         tokio::time::sleep(Duration::from_millis(u64::try_from(n).unwrap() % 7)).await;
     }
     scene.delivered(&(1..=2_000).collect::<Vec<_>>()).await;
@@ -341,6 +342,7 @@ async fn a_network_that_swallows_everything_for_a_while_costs_no_event() {
             _ => proxy.swallow_answers(),
         }
         writer.append_many(200).await;
+        // So long does it last: longer than anything of ours waits for an answer.
         tokio::time::sleep(Duration::from_millis(400)).await;
         proxy.cut();
         proxy.heal();
@@ -619,13 +621,16 @@ async fn an_idle_dispatcher_asks_once_a_tick() {
         eventually(LIMIT, "it is delivered", async || seen.ids_of(&name).await == [1]).await;
     }
 
-    let (began, before) = (Instant::now(), statements(&db).await);
-    tokio::time::sleep(poll_interval * 15).await;
-    let asked = statements(&db).await - before;
+    let (began, before, mut asked) = (Instant::now(), statements(&db).await, 0);
+    eventually(LIMIT, "it has asked fifteen times", async || {
+        asked = statements(&db).await - before;
+        asked >= 15
+    })
+    .await;
 
     let ticks = began.elapsed().as_millis() / poll_interval.as_millis();
     let most = usize::try_from(ticks).unwrap() + 2;
-    assert!((3..=most).contains(&asked), "{asked} statements in {ticks} ticks");
+    assert!(asked <= most, "{asked} statements in {ticks} ticks");
     running.stop().await.unwrap();
 }
 
