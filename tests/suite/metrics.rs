@@ -7,7 +7,7 @@ use inorder::Consumer;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::registry::{AtomicStorage, Registry};
 
-use crate::support::{LIMIT, Stage, eventually};
+use crate::support::{LIMIT, Stage, Words, Writer, eventually};
 
 /// Keeps what was measured last; looking at it changes nothing.
 struct Measured(Registry<Key, AtomicStorage>);
@@ -90,4 +90,30 @@ async fn every_registered_consumer_is_measured_in_every_state_until_it_is_unregi
     .await;
     running.stop().await.unwrap();
     assert_eq!(seen.gauge("inorder_listener_connected", &[]), Some(0.0));
+}
+
+/// A hole that does not close is told to whoever is on duty, with who holds it open; and when it has closed, that it has.
+#[tokio::test]
+async fn who_holds_an_old_hole_open_is_named_and_measured_until_it_is_closed() {
+    let (seen, words) = (Measured(Registry::atomic()), Words::listen());
+    let _here = metrics::set_default_local_recorder(&seen);
+    let stage = Stage::with_events(1).await;
+    let running = stage.dispatcher([idle("idle")]).build().unwrap().start().await.unwrap();
+    let writer = Writer::in_transaction(stage.database.url()).await;
+    writer.append().await;
+    stage.append(1).await;
+    let pid: i32 = writer.client().query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+
+    words.say(LIMIT, &["a transaction took an id and has not ended", "safe_head=1", &pid.to_string()]).await;
+    let blockers = || seen.gauge("inorder_log_blockers", &[]);
+    assert_eq!(blockers(), Some(1.0));
+    let age = || seen.gauge("inorder_log_blocker_age_seconds", &[]);
+    assert!(age() >= Some(5.0), "{:?}", age());
+    assert!(seen.gauge("inorder_log_hole_age_seconds", &[]) >= Some(5.0));
+
+    writer.commit().await;
+    eventually(LIMIT, "nobody holds anything open", async || (blockers(), age()) == (Some(0.0), Some(0.0)))
+        .await;
+    assert_eq!(seen.gauge("inorder_log_hole_age_seconds", &[]), Some(0.0));
+    running.stop().await.unwrap();
 }
