@@ -194,7 +194,7 @@ pub enum Mutant {
 /// Follows the safe head over a connection of its own. One per process serves all consumers.
 pub(crate) struct Tracker {
     log: Inorder,
-    instance: Uuid,
+    process: Uuid,
     session: ClientWrapper,
     epoch: Uuid,
     horizon: Horizon,
@@ -260,16 +260,16 @@ impl Tracker {
         refuse_unsafe(&deadline(limit, "asking whether events can be delivered safely", reasons).await?)?;
         deadline(limit, "preparing the tracker's session", pg::session::plan_once(&session)).await?;
         deadline(limit, "entering this process", pg::instances::enter(&session, schema, who, epoch)).await?;
-        let (log, instance, horizon) = (log.clone(), who.id, Horizon::new(0));
+        let (log, process, horizon) = (log.clone(), who.id, Horizon::new(0));
         let (in_front, rows) = (Vec::new(), FEWEST_ROWS);
-        Ok(Self { log, instance, session, epoch, horizon, in_front, rows, mutant })
+        Ok(Self { log, process, session, epoch, horizon, in_front, rows, mutant })
     }
 
     /// The highest id first, then who is writing; nothing changes below it when they are gone. A writer that stays leaves a
     /// lower head, in front of the hole that he may fill.
     async fn find_head(&self, patience: Duration) -> Result<i64, Error> {
         let (schema, limit) = (self.log.schema(), self.log.limit());
-        let finding = pg::safe_head::top(&self.session, schema, self.instance);
+        let finding = pg::safe_head::top(&self.session, schema, self.process);
         let (top, epoch) = deadline(limit, "finding the highest id", finding).await?;
         same_epoch(self.epoch, epoch)?;
         let began = Instant::now();
@@ -282,7 +282,7 @@ impl Tracker {
         if waiting.is_empty() {
             return Ok(top);
         }
-        let finding = pg::safe_head::begin(&self.session, schema, self.instance);
+        let finding = pg::safe_head::begin(&self.session, schema, self.process);
         let (head, epoch) = deadline(limit, "finding a safe head", finding).await?;
         same_epoch(self.epoch, epoch)?;
         Ok(head)
@@ -344,7 +344,7 @@ impl Tracker {
     /// # Errors
     /// As for [`step`](Self::step).
     pub(crate) async fn ask(&self) -> Result<(), Error> {
-        let asking = pg::instances::epoch(&self.session, self.log.schema(), self.instance);
+        let asking = pg::instances::epoch(&self.session, self.log.schema(), self.process);
         same_epoch(self.epoch, deadline(self.log.limit(), "asking for the epoch", asking).await?)
     }
 
@@ -354,7 +354,7 @@ impl Tracker {
     }
 
     async fn holders(&self) -> Result<Vec<(String, Option<i32>)>, Error> {
-        let found = pg::safe_head::writers(&self.session, self.log.schema(), self.instance);
+        let found = pg::safe_head::writers(&self.session, self.log.schema(), self.process);
         let found = deadline(self.log.limit(), "reading who writes", found).await?;
         self.accept(found.epoch, &found.unsafe_reasons)?;
         Ok(found.holders)
@@ -374,10 +374,10 @@ impl Tracker {
         #[cfg(feature = "cli")]
         if self.mutant == Some(Mutant::Xmin) {
             let look =
-                pg::safe_head::look_below_xmin(&self.session, schema, self.instance, head, rows, LOOK_BYTES);
+                pg::safe_head::look_below_xmin(&self.session, schema, self.process, head, rows, LOOK_BYTES);
             return deadline(self.log.limit(), "looking for events", look).await;
         }
-        let look = pg::safe_head::look(&self.session, schema, self.instance, head, rows, LOOK_BYTES);
+        let look = pg::safe_head::look(&self.session, schema, self.process, head, rows, LOOK_BYTES);
         let look = deadline(self.log.limit(), "looking for events", look).await?;
         same_epoch(self.epoch, look.epoch)?;
         let seen = i64::try_from(look.events.len()).unwrap_or(i64::MAX);
@@ -388,7 +388,7 @@ impl Tracker {
 
     /// The last id that was given, and the highest one that is visible.
     pub(crate) async fn given(&self) -> Result<Given, Error> {
-        let given = pg::safe_head::given(&self.session, self.log.schema(), self.instance);
+        let given = pg::safe_head::given(&self.session, self.log.schema(), self.process);
         let given = deadline(self.log.limit(), "asking which ids were given", given).await?;
         same_epoch(self.epoch, given.epoch)?;
         Ok(given)

@@ -368,7 +368,7 @@ pub(crate) struct Poll {
 }
 
 pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) -> Result<Poll> {
-    let rows = client.query(statement, &[/* instance */ &process]).await?;
+    let rows = client.query(statement, &[/* process */ &process]).await?;
     let consumers = Vec::with_capacity(rows.len());
     let mut poll = Poll { epoch: None, top: 0, unsafe_reasons: Vec::new(), rings: false, consumers };
     if let Some(row) = rows.first() {

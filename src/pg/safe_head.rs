@@ -25,12 +25,12 @@ const EPOCH: usize = 15;
 pub(crate) async fn look(
     client: &ClientWrapper,
     schema: &Schema,
-    instance: Uuid,
+    process: Uuid,
     head: i64,
     limit: i64,
     budget: usize,
 ) -> Result<Look> {
-    look_with(client, &schema.sql(sql!("events/look")), instance, head, limit, budget).await
+    look_with(client, &schema.sql(sql!("events/look")), process, head, limit, budget).await
 }
 
 /// The mutant `xmin`.
@@ -38,25 +38,25 @@ pub(crate) async fn look(
 pub(crate) async fn look_below_xmin(
     client: &ClientWrapper,
     schema: &Schema,
-    instance: Uuid,
+    process: Uuid,
     head: i64,
     limit: i64,
     budget: usize,
 ) -> Result<Look> {
-    look_with(client, &schema.sql(sql!("events/look_below_xmin")), instance, head, limit, budget).await
+    look_with(client, &schema.sql(sql!("events/look_below_xmin")), process, head, limit, budget).await
 }
 
 async fn look_with(
     client: &ClientWrapper,
     statement: &str,
-    instance: Uuid,
+    process: Uuid,
     head: i64,
     limit: i64,
     budget: usize,
 ) -> Result<Look> {
     let statement = client.prepare_cached(statement).await?;
     let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
-        [/* instance */ &instance, /* head */ &head, /* limit */ &limit];
+        [/* process */ &process, /* head */ &head, /* limit */ &limit];
     let rows = client.query_raw(&statement, params).await?;
     pin_mut!(rows);
     let mut look = Look { epoch: None, events: Vec::new(), more: false };
@@ -89,9 +89,9 @@ pub(crate) struct Given {
     pub(crate) epoch: Option<Uuid>,
 }
 
-pub(crate) async fn given(client: &ClientWrapper, schema: &Schema, instance: Uuid) -> Result<Given> {
+pub(crate) async fn given(client: &ClientWrapper, schema: &Schema, process: Uuid) -> Result<Given> {
     let statement = client.prepare_cached(&schema.sql(sql!("safe_head/given"))).await?;
-    let row = client.query_one(&statement, &[/* instance */ &instance]).await?;
+    let row = client.query_one(&statement, &[/* process */ &process]).await?;
     Ok(Given { last: row.get("last"), visible: row.get("visible"), epoch: row.get("epoch") })
 }
 
@@ -105,10 +105,10 @@ pub(crate) async fn unsafe_reasons(client: &ClientWrapper, schema: &Schema) -> R
 pub(crate) async fn top(
     client: &ClientWrapper,
     schema: &Schema,
-    instance: Uuid,
+    process: Uuid,
 ) -> Result<(i64, Option<Uuid>)> {
     let statement = client.prepare_cached(&schema.sql(sql!("safe_head/top"))).await?;
-    let row = client.query_one(&statement, &[/* instance */ &instance]).await?;
+    let row = client.query_one(&statement, &[/* process */ &process]).await?;
     Ok((row.get("top"), row.get("epoch")))
 }
 
@@ -116,10 +116,10 @@ pub(crate) async fn top(
 pub(crate) async fn begin(
     client: &ClientWrapper,
     schema: &Schema,
-    instance: Uuid,
+    process: Uuid,
 ) -> Result<(i64, Option<Uuid>)> {
     let statement = client.prepare_cached(&schema.sql(sql!("safe_head/begin"))).await?;
-    let row = client.query_one(&statement, &[/* instance */ &instance]).await?;
+    let row = client.query_one(&statement, &[/* process */ &process]).await?;
     Ok((row.get("head"), row.get("epoch")))
 }
 
@@ -132,9 +132,9 @@ pub(crate) struct Writers {
     pub(crate) holders: Vec<(String, Option<i32>)>,
 }
 
-pub(crate) async fn writers(client: &ClientWrapper, schema: &Schema, instance: Uuid) -> Result<Writers> {
+pub(crate) async fn writers(client: &ClientWrapper, schema: &Schema, process: Uuid) -> Result<Writers> {
     let statement = client.prepare_cached(&schema.sql(sql!("safe_head/writers"))).await?;
-    let rows = client.query(&statement, &[/* instance */ &instance]).await?;
+    let rows = client.query(&statement, &[/* process */ &process]).await?;
     let mut found = Writers { epoch: None, unsafe_reasons: Vec::new(), holders: Vec::new() };
     for row in &rows {
         found.epoch = row.get("epoch");

@@ -2,7 +2,7 @@
 -- How the log and every registered consumer stand, what the safe head rests on and does not hold, and whether appends ring, in
 -- one statement. One row without a consumer when there is none. Times are subtracted as numbers: a bare INSERT may have written an
 -- endless one.
--- $1 uuid  instance: whose epoch
+-- $1 uuid  process: whose epoch
 SELECT h.epoch, h.top, h.unsafe, h.rings, c.name, c.instance, c.partition, c.position, c.status, c.revision, c.attempts, c.faults,
        (extract(epoch FROM c.next_attempt_at) - extract(epoch FROM clock_timestamp()))::float8 AS due_in,
        CASE WHEN c.position < h.top THEN (

@@ -1,7 +1,7 @@
 -- inorder events/look
 -- The next events above the safe head, holes and all, each with the epoch they were read in. One row without an event when there
 -- is none, no row when the process is not entered. As little as possible: an event waits for it.
--- $1 uuid    instance: whose epoch
+-- $1 uuid    process: whose epoch
 -- $2 bigint  head: above this id
 -- $3 bigint  limit
 SELECT e.id, e.event_id, e.tenant_id, e.stream_type, e.stream_id, e.stream_version, e.stream_hash, e.event_type, e.schema_version,

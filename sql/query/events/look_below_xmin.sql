@@ -1,6 +1,6 @@
 -- inorder events/look_below_xmin
 -- The snapshot filter that loses events, for the mutant of that name: `inorder verify` must find it.
--- $1 uuid    instance: whose epoch
+-- $1 uuid    process: whose epoch
 -- $2 bigint  head: above this id
 -- $3 bigint  limit
 SELECT e.id, e.event_id, e.tenant_id, e.stream_type, e.stream_id, e.stream_version, e.stream_hash, e.event_type, e.schema_version,

@@ -1,7 +1,7 @@
 -- inorder safe_head/given
 -- The last id that was given, the highest one that is visible, and the epoch. Those between are being written, or were rolled
 -- back.
--- $1 uuid  instance: whose epoch
+-- $1 uuid  process: whose epoch
 SELECT (SELECT last_value FROM inorder.events_id_seq) AS last,
        coalesce((SELECT max(id) FROM inorder.events), 0) AS visible,
        (SELECT epoch FROM inorder.instances WHERE id = $1::uuid) AS epoch
