@@ -139,11 +139,9 @@ fn not_found(passed_over: &[String]) -> Error {
         format!(" (too old: {})", passed_over.join(", "))
     };
     Error::missing(format!(
-        "no PostgreSQL server, version {OLDEST} or later, was found on this machine{older}; install it\n\
-         \x20 Debian, Ubuntu:  apt-get install postgresql\n\
-         \x20 Fedora, RHEL:    dnf install postgresql-server\n\
-         \x20 macOS:           brew install postgresql@17\n\
-         or name the folder that holds `initdb` and `postgres` in INORDER_PG_BIN, \
+        "no PostgreSQL server, version {OLDEST} or later, was found on this machine{older}; install it \
+         (Debian, Ubuntu: `apt-get install postgresql`; Fedora, RHEL: `dnf install postgresql-server`; \
+         macOS: `brew install postgresql@17`), or name the folder that holds `initdb` and `postgres` in INORDER_PG_BIN, \
          or an existing server in INORDER_DATABASE_URL"
     ))
 }
