@@ -42,7 +42,8 @@ struct Flight {
 }
 
 fn lines(file: &Path) -> Result<impl Iterator<Item = std::io::Result<String>>> {
-    Ok(BufReader::new(File::open(file)?).lines())
+    let opened = File::open(file).map_err(|e| format!("opening {}: {e}", file.display()))?;
+    Ok(BufReader::new(opened).lines())
 }
 
 /// Appends the file, 500 events at a time. Answers how many were new and how many there already.
