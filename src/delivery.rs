@@ -240,7 +240,7 @@ impl Runner {
                 if self.narrow == narrow {
                     self.widen();
                 }
-                self.left = judgement.is_well().then(|| Left::new(settled.written_by));
+                self.left = judgement.is_well().then(|| Left::new(settled.written_by, state.epoch));
                 Ok(judgement.into_pass(head.id, settled.next_attempt_at))
             }
             Committed::Refused(error) if handled == 0 => Err(error),
@@ -262,6 +262,8 @@ impl Runner {
         slice: &[Event],
         cause: Failure,
     ) -> Result<Pass, Error> {
+        // A dead letter that is to be retried comes first, and whoever looks for what has changed sees it.
+        self.left = None;
         if before > 0 || slice.len() > 1 {
             self.narrow = Some(if before > 0 { before } else { slice.len() / 2 });
             return Ok(Pass::new(Outcome::More, state.position));

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::{ClientWrapper, Object};
 use tokio_postgres::error::SqlState;
+use uuid::Uuid;
 
 use super::{Context, judgement};
 use crate::consumer::{Consumer, FirstError, Traces};
@@ -43,19 +44,21 @@ pub(crate) struct PassSession<'a> {
 }
 
 /// A row as a pass left it that went well. While nobody else has written it, it stands at that pass's position, with nothing
-/// that failed; and as it was neither disabled nor expired meanwhile, nothing that it had not read was pruned.
+/// that failed; and as it was neither disabled nor expired meanwhile, nothing that it had not read was pruned. After a crash or
+/// a failover that lost the tail, names of transactions are used again: so it is known in one epoch.
 #[derive(Debug)]
 pub(crate) struct Left {
     written_by: String,
+    epoch: Option<Uuid>,
 }
 
 impl Left {
-    pub(crate) fn new(written_by: String) -> Self {
-        Self { written_by }
+    pub(crate) fn new(written_by: String, epoch: Option<Uuid>) -> Self {
+        Self { written_by, epoch }
     }
 
     fn is(&self, locked: &Locked) -> bool {
-        self.written_by == locked.written_by
+        self.epoch == locked.epoch && self.written_by == locked.written_by
     }
 }
 
@@ -392,4 +395,26 @@ fn unanswered(what: &impl std::fmt::Display, error: tokio_postgres::Error) -> Er
         format!("{what}: the answer never came; the next pass reads what is true"),
         error,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_as_it_was_left_only_in_the_same_epoch_and_by_the_same_writer() {
+        let epoch = Some(Uuid::from_u128(1));
+        let locked = Locked {
+            transaction_id: "9".into(),
+            backend: 1,
+            epoch,
+            position: 4,
+            revision: 1,
+            written_by: "7".into(),
+        };
+        let left = Left::new("7".into(), epoch);
+        assert!(left.is(&locked));
+        assert!(!left.is(&Locked { written_by: "8".into(), ..locked.clone() }));
+        assert!(!left.is(&Locked { epoch: Some(Uuid::from_u128(2)), ..locked }), "7 is another's name now");
+    }
 }

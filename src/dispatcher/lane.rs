@@ -66,6 +66,8 @@ pub(crate) struct LaneLoop {
     expecting: bool,
     /// While the row is kept for them.
     lingering: Option<OwnedSemaphorePermit>,
+    /// The poll that told of a dead letter to be retried, for which a pass was run.
+    retried_at: Option<Instant>,
 }
 
 /// When a pass is due.
@@ -111,6 +113,7 @@ impl LaneLoop {
             delivered_at: None,
             expecting: false,
             lingering: None,
+            retried_at: None,
         }
     }
 
@@ -152,12 +155,14 @@ impl LaneLoop {
             let mut soon = false;
             let at = {
                 let board = self.board.borrow_and_update();
-                let standing =
-                    board.standings.get(&self.runner.key).filter(|_| board.polled > self.passed_at).cloned();
+                let standing = board.standings.get(&self.runner.key);
+                // Passes that began since do not look for dead letters while the row is as they left it.
+                let retry = board.polled.filter(|_| standing.is_some_and(|standing| standing.retry));
+                let standing = standing.filter(|_| board.polled > self.passed_at).cloned();
                 let head = board.head;
                 let rung_for = board.rung_for;
                 drop(board);
-                let at = self.when(head, standing.as_ref());
+                let at = self.when(head, standing.as_ref(), retry);
                 if at.is_none() && rung_for && self.is_at(head) {
                     if self.expecting {
                         self.lingering = self.cx.linger();
@@ -219,8 +224,14 @@ impl LaneLoop {
     }
 
     /// When the next pass is due, as far as the board tells; `None` while nothing is to be done. The standing is one that
-    /// was asked for after the last pass began: an older one says nothing new.
-    fn when(&mut self, head: Option<Head>, standing: Option<&Standing>) -> Option<Instant> {
+    /// was asked for after the last pass began: an older one says nothing new. `retry` is the poll that told of a dead letter to
+    /// be retried.
+    fn when(
+        &mut self,
+        head: Option<Head>,
+        standing: Option<&Standing>,
+        retry: Option<Instant>,
+    ) -> Option<Instant> {
         let now = Instant::now();
         let head = head?;
         let Runner { consumer, key, .. } = &self.runner;
@@ -234,7 +245,8 @@ impl LaneLoop {
             Rest::Parked if !runnable => return None,
             _ => self.rest = Rest::No,
         }
-        if standing.is_some_and(|standing| standing.retry) {
+        if retry > self.retried_at {
+            self.retried_at = retry;
             self.runner.look_closely();
             return Some(now);
         }
@@ -254,7 +266,14 @@ impl LaneLoop {
             self.busy_since = None;
         }
         self.rest = match &pass.report.outcome {
-            Outcome::CaughtUp | Outcome::More | Outcome::Stopped => Rest::No,
+            Outcome::More => {
+                if self.board.borrow().head.is_some_and(|head| head.id <= self.position) {
+                    // Not an event: there may be another dead letter to be retried.
+                    self.position = -1;
+                }
+                Rest::No
+            }
+            Outcome::CaughtUp | Outcome::Stopped => Rest::No,
             Outcome::Busy => {
                 self.free_stuck(now).await;
                 // Its position is the holder's business; only that there was lag is known.

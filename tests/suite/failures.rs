@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use inorder::{Consumer, ConsumerReport, Outcome, Registered};
+use inorder::{Consumer, ConsumerReport, Outcome, Registered, Running};
 
 use crate::support::stage::DeadLetter;
-use crate::support::{Act, Actor, LIMIT, Stage, at_once, eventually};
+use crate::support::{Act, Actor, Gate, LIMIT, Stage, at_once, eventually};
 
 fn ids(range: std::ops::RangeInclusive<i64>) -> Vec<i64> {
     range.collect()
@@ -621,6 +621,73 @@ async fn a_dead_letter_is_delivered_by_its_consumers_own_pass_and_resolved() {
     }
 }
 
+/// However many are asked for, and without a poll: the bell is enough.
+#[tokio::test]
+async fn all_dead_letters_that_are_to_be_retried_are_delivered_one_after_the_other() {
+    let stage = Stage::with_events(4).await;
+    let actor = (1..=3).fold(Actor::new("c"), |actor, event| actor.at_first(event, 1, Act::Skip("odd")));
+    let running = start_without_polls(&stage, actor.transactional()).await;
+    eventually(LIMIT, "what is not odd is done", async || stage.effects("c").await == [4]).await;
+
+    retry_letters(&stage).await;
+
+    eventually(LIMIT, "all others are, too", async || stage.effects("c").await == [4, 1, 2, 3]).await;
+    running.stop().await.unwrap();
+}
+
+/// The poll that the retry asked for is answered only after another pass began, which does not look for dead letters.
+#[tokio::test]
+async fn a_dead_letter_is_retried_while_pass_follows_pass() {
+    let stage = Stage::with_events(1).await;
+    let (third, fourth) = (Gate::closed(), Gate::closed());
+    let actor = Actor::new("c")
+        .at_first(1, 1, Act::Skip("odd"))
+        .at(3, Act::Meet(third.clone()))
+        .at(4, Act::Meet(fourth.clone()));
+    let running = start_without_polls(&stage, actor.transactional().batch_size(1)).await;
+    eventually(LIMIT, "the first is passed over", async || stage.standing("c").await.position == 1).await;
+    stage.append(5).await;
+    third.reached().await;
+    let (operator, slow) = (stage.database.client().await, stage.database.client().await);
+    operator.batch_execute("BEGIN; SELECT inorder.retry_dead_letter(1)").await.unwrap();
+    let slow = tokio::spawn(async move {
+        slow.batch_execute("BEGIN; LOCK TABLE inorder.dead_letters").await.unwrap();
+        slow
+    });
+    let waits = |statement| {
+        format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
+             AND query LIKE '%{statement}%' AND pid <> pg_backend_pid()"
+        )
+    };
+    let locking = waits("LOCK TABLE");
+    eventually(LIMIT, "the lock is waited for", async || stage.count(&locking).await == 1).await;
+    operator.batch_execute("COMMIT").await.unwrap();
+    let polling = waits("inorder consumers/poll");
+    eventually(LIMIT, "the poll waits", async || stage.count(&polling).await == 1).await;
+    third.open();
+    fourth.reached().await;
+    slow.await.unwrap().batch_execute("COMMIT").await.unwrap();
+    let polls = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
+        AND query LIKE '%inorder consumers/poll%' AND pid <> pg_backend_pid()";
+    eventually(LIMIT, "the poll is answered", async || stage.count(polls).await == 0).await;
+    fourth.open();
+
+    eventually(LIMIT, "the first is done, too", async || {
+        let mut effects = stage.effects("c").await;
+        effects.sort_unstable();
+        effects == ids(1..=6)
+    })
+    .await;
+    running.stop().await.unwrap();
+}
+
+/// Polls once an hour.
+async fn start_without_polls(stage: &Stage, consumer: Consumer) -> Running {
+    let dispatcher = stage.dispatcher([consumer]).poll_interval(Duration::from_secs(3_600));
+    dispatcher.build().unwrap().start().await.unwrap()
+}
+
 /// I-4: nothing of it is kept, its consumer stands as it stood, and the letter is the operator's again: whatever fails.
 #[tokio::test]
 async fn a_dead_letter_that_fails_again_is_open_again() {
@@ -683,7 +750,7 @@ async fn a_dead_letter_is_retried_while_another_event_fails() {
 #[tokio::test]
 async fn a_dead_letter_that_is_settled_meanwhile_has_no_effect() {
     let stage = Stage::with_events(3).await;
-    let gate = crate::support::Gate::closed();
+    let gate = Gate::closed();
     let once = Actor::new("c").at(2, Act::Skip("odd")).transactional();
     stage.register([once]).await.drain().await.unwrap();
     retry_letters(&stage).await;

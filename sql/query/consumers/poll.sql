@@ -28,7 +28,7 @@ SELECT h.epoch, h.top, h.unsafe, h.rings, c.name, c.instance, c.partition, c.pos
        ) AS open_letters
 FROM (
     SELECT (SELECT epoch FROM inorder.instances WHERE id = $1::uuid) AS epoch,
-           coalesce((SELECT max(id) FROM inorder.events), 0) AS top,
+           coalesce((SELECT id FROM inorder.events ORDER BY id DESC LIMIT 1), 0) AS top,
            inorder.unsafe() AS unsafe,
            inorder.rings() AS rings
 ) AS h

@@ -3,5 +3,5 @@
 -- back.
 -- $1 uuid  process: whose epoch
 SELECT (SELECT last_value FROM inorder.events_id_seq) AS last,
-       coalesce((SELECT max(id) FROM inorder.events), 0) AS visible,
+       coalesce((SELECT id FROM inorder.events ORDER BY id DESC LIMIT 1), 0) AS visible,
        (SELECT epoch FROM inorder.instances WHERE id = $1::uuid) AS epoch

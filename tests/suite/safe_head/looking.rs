@@ -107,3 +107,33 @@ async fn what_was_pruned_above_the_head_of_a_slow_process_is_passed() {
 async fn prune(writer: &Writer) {
     writer.client().query("SELECT * FROM inorder.prune('infinity')", &[]).await.unwrap();
 }
+
+/// A plan outlives the moment for which it was the best: the tracker's statements are planned once, perhaps when the log was as
+/// good as empty, and nobody may have analysed it since.
+#[tokio::test]
+async fn the_trackers_statements_go_by_the_index_however_few_events_there_were_when_they_were_planned() {
+    let scene = Scene::new().await;
+    scene.writer().await.append_many(3).await;
+    let client = scene.db.client().await;
+    client.batch_execute("VACUUM ANALYZE inorder.events").await.unwrap();
+    client.batch_execute(include_str!("../../../sql/query/session/plan_once.sql")).await.unwrap();
+    let of = "'00000000-0000-0000-0000-000000000000'";
+    for (statement, types, values) in [
+        (include_str!("../../../sql/query/events/look.sql"), "uuid, bigint, bigint", format!("{of}, 0, 16")),
+        (include_str!("../../../sql/query/safe_head/given.sql"), "uuid", of.to_owned()),
+        (include_str!("../../../sql/query/consumers/poll.sql"), "uuid", of.to_owned()),
+    ] {
+        let explain =
+            format!("PREPARE it ({types}) AS {statement}; EXPLAIN EXECUTE it ({values}); DEALLOCATE it");
+        let plan = client.simple_query(&explain).await.unwrap();
+        let plan: Vec<_> = plan
+            .iter()
+            .filter_map(|line| match line {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            })
+            .collect();
+        assert!(plan.iter().any(|line| line.contains("using events_pkey on events")), "{plan:#?}");
+        assert!(!plan.iter().any(|line| line.contains("Seq Scan on events ")), "{plan:#?}");
+    }
+}
