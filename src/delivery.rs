@@ -169,8 +169,10 @@ impl Runner {
         let head = match lookout {
             Lookout::Known(head) => head,
             Lookout::Moving(_, moved) if state.is_locked => {
+                let asked = Instant::now();
                 let head = moved.await;
                 self.began = Instant::now();
+                session.speak_up_after(self.began - asked).await;
                 head
             }
             Lookout::Moving(head, _) => head,

@@ -171,6 +171,14 @@ impl<'a> PassSession<'a> {
         Ok(state.map(judgement::rearmed))
     }
 
+    /// How long the session has been idle while the row was kept is no matter of the handler's, whose time begins now; neither the
+    /// server nor a peer counts it as such. No answer is waited for.
+    pub(crate) async fn speak_up_after(&self, silence: Duration) {
+        if silence > SILENCE / 4 {
+            send(pg::session::ask(self.client())).await;
+        }
+    }
+
     /// Did the handler append an event since the last call?
     pub(crate) fn appended(&self) -> bool {
         self.traces.take_appended()

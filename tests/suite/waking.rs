@@ -2,9 +2,11 @@
 //!
 //! Most tests poll once an hour, so that nothing but the bell can have woken anybody.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use inorder::{Config, Dispatcher, Inorder, Running};
+use inorder::{Config, Consumer, Dispatcher, Inorder, Running};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
 use crate::support::database::Database;
@@ -643,4 +645,40 @@ async fn statements(db: &Database) -> usize {
             line.contains(&session) && (line.contains(" statement: ") || line.contains(" execute "))
         })
         .count()
+}
+
+/// The time for which a row is kept for an event to come is not the handler's: it has all of its own to be silent in.
+#[tokio::test]
+async fn a_handler_that_is_silent_after_its_row_was_kept_for_its_event_has_all_of_its_time() {
+    let db = ringing_database().await;
+    let seen = Recording::on(db.url()).await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let consumer = Consumer::transactional_fn("slow", move |event, tx| {
+        let (id, calls) = (event.id(), Arc::clone(&counted));
+        Box::pin(async move {
+            calls.fetch_add(1, Ordering::Relaxed);
+            if id == 3 {
+                tokio::time::sleep(Duration::from_millis(900)).await;
+            }
+            tx.execute(
+                "INSERT INTO public.delivered VALUES (DEFAULT, 'slow', $1, gen_random_uuid())",
+                &[&id],
+            )
+            .await?;
+            Ok(())
+        })
+    });
+    let consumer = consumer.handler_timeout(Duration::from_millis(1_200));
+    let dispatcher = Dispatcher::builder(&seen.log).consumer(consumer).poll_interval(NEVER);
+    let running = dispatcher.build().unwrap().start().await.unwrap();
+    let writer = Writer::on(db.url()).await;
+    for event in 1..=3 {
+        writer.append().await;
+        let all: Vec<i64> = (1..=event).collect();
+        eventually(LIMIT, "it is delivered", async || seen.ids_of("slow").await == all).await;
+        tokio::time::sleep(Duration::from_millis(800)).await;
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 3, "each of them at its first attempt");
+    running.stop().await.unwrap();
 }
