@@ -241,6 +241,9 @@ impl Tracker {
     ) -> Result<Self, Error> {
         let session = log.connector().connect_hearing(heard).await?;
         let mut tracker = Self::enter(session, log, who, mutant).await?;
+        // Whoever listens has a session of its own: behind a pooler, others would find it with these settings.
+        let planning = pg::session::plan_once(&tracker.session);
+        deadline(log.limit(), "preparing the tracker's session", planning).await?;
         let listening = pg::session::listen(&tracker.session, log.schema());
         deadline(log.limit(), "listening to the doorbell", listening).await?;
         tracker.horizon = Horizon::new(tracker.find_head(patience).await?);
@@ -258,7 +261,6 @@ impl Tracker {
         // First of all: a standby takes no other statement of ours.
         let reasons = pg::safe_head::unsafe_reasons(&session, schema);
         refuse_unsafe(&deadline(limit, "asking whether events can be delivered safely", reasons).await?)?;
-        deadline(limit, "preparing the tracker's session", pg::session::plan_once(&session)).await?;
         deadline(limit, "entering this process", pg::instances::enter(&session, schema, who, epoch)).await?;
         let (log, process, horizon) = (log.clone(), who.id, Horizon::new(0));
         let (in_front, rows) = (Vec::new(), FEWEST_ROWS);
