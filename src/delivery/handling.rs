@@ -78,7 +78,10 @@ impl Runner {
             let Failed { mut cause, stale, .. } = failed;
             if let Err(error) = session.roll_back().await {
                 tracing::debug!(consumer = %self.key, error = error.report(), "the session is lost");
-                if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Timeout) {
+                // No such savepoint: it could not be set, and whatever the handler met afterwards is not its doing.
+                if matches!(error.kind(), ErrorKind::Connection | ErrorKind::Timeout)
+                    || error.sqlstate() == Some("3B001")
+                {
                     cause = cause.of_a_lost_session();
                 }
                 return Err(Broken::Lost { before: handled, slice, cause });

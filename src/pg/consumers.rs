@@ -144,9 +144,8 @@ impl State {
 
     /// Is it as it was, whoever holds it?
     pub(crate) fn stands_as(&self, before: &Self) -> bool {
-        let fence = |s: &Self| (s.epoch, s.position, s.attempts, s.faults, s.rearms, s.revision);
-        // As long as another holds the row, the retry is its business.
-        fence(self) == fence(before) && (!self.is_locked || self.retry == before.retry)
+        let fence = |s: &Self| (s.epoch, s.position, s.attempts, s.faults, s.rearms, s.revision, s.retry);
+        fence(self) == fence(before)
     }
 }
 
