@@ -61,9 +61,9 @@ pub(crate) struct LaneLoop {
     passed_at: Option<Instant>,
     busy_since: Option<Instant>,
     failures: u32,
-    /// When events were delivered last, and whether it was soon after those before: then the next ones are expected.
+    /// When events were delivered last; where that was soon after those before, until when the next ones are expected.
     delivered_at: Option<Instant>,
-    expecting: bool,
+    expected_until: Option<Instant>,
     /// While the row is kept for them.
     lingering: Option<OwnedSemaphorePermit>,
     /// The poll that told of a dead letter to be retried, for which a pass was run.
@@ -111,7 +111,7 @@ impl LaneLoop {
             busy_since: None,
             failures: 0,
             delivered_at: None,
-            expecting: false,
+            expected_until: None,
             lingering: None,
             retried_at: None,
         }
@@ -130,9 +130,7 @@ impl LaneLoop {
             self.passed_at = Some(Instant::now());
             let lookout = match due {
                 Due::Announced if head.id == self.position => self.moving(head, ANNOUNCED),
-                Due::Expected if head.id == self.position => {
-                    self.moving(head, LINGER.min(self.runner.consumer.options.handler_timeout))
-                }
+                Due::Expected if head.id == self.position => self.moving(head, self.linger()),
                 _ => Lookout::Known(head),
             };
             let ended = self.runner.pass(&self.cx, lookout).await;
@@ -164,7 +162,7 @@ impl LaneLoop {
                 drop(board);
                 let at = self.when(head, standing.as_ref(), retry);
                 if at.is_none() && rung_for && self.is_at(head) {
-                    if self.expecting {
+                    if self.expected_until > Some(Instant::now()) {
                         self.lingering = self.cx.linger();
                     }
                     if self.lingering.is_some() {
@@ -199,8 +197,18 @@ impl LaneLoop {
     /// Events that came shortly one after the other let the next one be expected as soon.
     fn expect(&mut self, pass: &Pass) {
         let now = Instant::now();
-        self.expecting = pass.report.processed > 0
-            && self.delivered_at.replace(now).is_some_and(|before| now - before < LINGER);
+        let before = match pass.report.processed {
+            0 => None,
+            _ => self.delivered_at.replace(now),
+        };
+        self.expected_until = before.filter(|before| now - *before < LINGER).map(|_| now + LINGER);
+    }
+
+    /// For how long the row is kept for what is expected.
+    fn linger(&self) -> Duration {
+        let until =
+            self.expected_until.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        until.min(self.runner.consumer.options.handler_timeout)
     }
 
     /// The head as soon as it has moved; as it was when it has not within that time, or is lost, or the dispatcher drains.

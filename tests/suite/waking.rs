@@ -617,11 +617,19 @@ async fn an_idle_dispatcher_asks_once_a_tick() {
     let dispatcher = twenty.fold(seen.builder(), inorder::DispatcherBuilder::consumer);
     let running = dispatcher.poll_interval(poll_interval).build().unwrap().start().await.unwrap();
     words.say(LIMIT, &["asleep"]).await;
-    Writer::on(db.url()).await.append().await;
-    for n in 0..20 {
-        let name = format!("idle {n}");
-        eventually(LIMIT, "it is delivered", async || seen.ids_of(&name).await == [1]).await;
+    let (writer, client) = (Writer::on(db.url()).await, db.client().await);
+    for ids in [&[1][..], &[1, 2]] {
+        writer.append().await;
+        for n in 0..20 {
+            let name = format!("idle {n}");
+            eventually(LIMIT, "it is delivered", async || seen.ids_of(&name).await == ids).await;
+        }
     }
+    let delivered = Instant::now();
+    eventually(LIMIT, "nobody lingers any more", async || {
+        delivered.elapsed() > Duration::from_secs(2) && !is_held(&client).await
+    })
+    .await;
 
     let (began, before, mut asked) = (Instant::now(), statements(&db).await, 0);
     eventually(LIMIT, "it has asked fifteen times", async || {
