@@ -202,13 +202,15 @@ pub(crate) struct Tracker {
     in_front: Vec<i32>,
     /// Rows of the next look: all that are asked for come over the wire, however large they are.
     rows: i64,
+    /// The last look found the head before a hole, and no event to move it.
+    stuck: bool,
     mutant: Option<Mutant>,
 }
 
 /// Rows of one look at least and at most; memory is bounded by bytes besides.
 const FEWEST_ROWS: i64 = 16;
-const MOST_ROWS: i64 = 1_000;
-/// Rows of a look while a hole is known to be open: enough to see whether it was filled.
+const MOST_ROWS: i64 = 2_000;
+/// Rows of a look while the head is stuck: enough to see whether the hole was filled.
 const PEEK_ROWS: i64 = 32;
 /// Bytes of one look.
 const LOOK_BYTES: usize = 4 * 1024 * 1024;
@@ -263,8 +265,8 @@ impl Tracker {
         refuse_unsafe(&deadline(limit, "asking whether events can be delivered safely", reasons).await?)?;
         deadline(limit, "entering this process", pg::instances::enter(&session, schema, who, epoch)).await?;
         let (log, process, horizon) = (log.clone(), who.id, Horizon::new(0));
-        let (in_front, rows) = (Vec::new(), FEWEST_ROWS);
-        Ok(Self { log, process, session, epoch, horizon, in_front, rows, mutant })
+        let (in_front, rows, stuck) = (Vec::new(), FEWEST_ROWS, false);
+        Ok(Self { log, process, session, epoch, horizon, in_front, rows, stuck, mutant })
     }
 
     /// The highest id first, then who is writing; nothing changes below it when they are gone. A writer that stays leaves a
@@ -318,13 +320,13 @@ impl Tracker {
         let mut events = Vec::new();
         let mut stale = None;
         loop {
-            let peek = events.is_empty() && self.horizon.hole.is_some();
             let mut look = match stale.take() {
-                None => self.look(if peek { self.rows.min(PEEK_ROWS) } else { self.rows }).await?,
+                None => self.look().await?,
                 Some(look) => look,
             };
             let ids: Vec<i64> = look.events.iter().map(Event::id).collect();
             let safe = self.saw(&ids, look.more);
+            self.stuck = safe == 0 && self.horizon.hole.is_some();
             events.extend(look.events.drain(..safe));
             let now = Instant::now();
             let due = match pace {
@@ -371,8 +373,9 @@ impl Tracker {
         refuse_unsafe(unsafe_reasons)
     }
 
-    async fn look(&mut self, rows: i64) -> Result<pg::safe_head::Look, Error> {
+    async fn look(&mut self) -> Result<pg::safe_head::Look, Error> {
         let (schema, head) = (self.log.schema(), self.horizon.head());
+        let rows = if self.stuck { self.rows.min(PEEK_ROWS) } else { self.rows };
         #[cfg(feature = "cli")]
         if self.mutant == Some(Mutant::Xmin) {
             let look =
@@ -384,7 +387,11 @@ impl Tracker {
         same_epoch(self.epoch, look.epoch)?;
         let seen = i64::try_from(look.events.len()).unwrap_or(i64::MAX);
         let cut = look.more && seen < rows;
-        self.rows = if cut { seen.max(1) } else { (seen * 2).clamp(FEWEST_ROWS, MOST_ROWS) };
+        if cut {
+            self.rows = seen.max(1);
+        } else if !self.stuck {
+            self.rows = (seen * 2).clamp(FEWEST_ROWS, MOST_ROWS);
+        }
         Ok(look)
     }
 

@@ -9,6 +9,7 @@ mod suite {
     mod append;
     mod delivery;
     mod docs;
+    mod doorbell;
     mod epochs;
     mod failures;
     mod faults;

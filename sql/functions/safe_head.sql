@@ -17,12 +17,16 @@ AS $body$
 $body$;
 
 -- Everything that the safe head rests on and that does not hold, in words; an empty array when all is well.
+-- PL/pgSQL keeps the plan for the session: planning costs several times what the answer does. One made while the log was small
+-- must not sort the whole log when it has grown.
 CREATE OR REPLACE FUNCTION inorder.unsafe()
 RETURNS text[]
-LANGUAGE sql
+LANGUAGE plpgsql
 VOLATILE
+SET enable_sort = off
 AS $body$
-    SELECT array_remove(ARRAY[
+BEGIN
+    RETURN (SELECT array_remove(ARRAY[
         CASE WHEN k.seqcache <> 1
             THEN format('sequence %s has CACHE %s: ids are handed out late; ALTER SEQUENCE %1$s CACHE 1', k.name, k.seqcache) END,
         CASE WHEN k.seqincrement <> 1
@@ -51,7 +55,7 @@ AS $body$
                 k.name, k.given, l.highest, l.highest + 1) END,
         CASE WHEN k.given < l.position
             THEN format('consumer %L is at %s, beyond the last id %s that was ever given: the log lost its tail; reset the consumer',
-                (SELECT name FROM inorder.consumers ORDER BY position DESC LIMIT 1), l.position, k.given) END
+                (SELECT min(c.name) FROM inorder.consumers AS c WHERE c.position = l.position), l.position, k.given) END
     ], NULL)
     FROM (
         SELECT s.seqrelid::regclass AS name, s.seqcache, s.seqincrement, s.seqcycle, c.relpersistence,
@@ -63,11 +67,15 @@ AS $body$
         WHERE s.seqrelid = 'inorder.events_id_seq'::regclass
     ) AS k
     CROSS JOIN (
-        SELECT greatest((SELECT max(id) FROM inorder.events), (SELECT pruned_to FROM inorder.log_state)) AS highest,
+        SELECT greatest(
+                   (SELECT id FROM inorder.events ORDER BY id DESC LIMIT 1),
+                   (SELECT pruned_to FROM inorder.log_state)
+               ) AS highest,
                (SELECT max(position) FROM inorder.consumers) AS position
     ) AS l
     CROSS JOIN pg_catalog.pg_class AS e
-    WHERE e.oid = 'inorder.events'::regclass
+    WHERE e.oid = 'inorder.events'::regclass);
+END
 $body$;
 
 -- Where everything is known to be settled: pruned, or dealt with by a consumer, which never passes the safe head.

@@ -60,7 +60,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// each pass, takes more of them, and what all passes cost together stays the same.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// That pause for few and for many rows.
-const BUSY_PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
+const BUSY_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 /// Without news for so long, it falls asleep.
 const QUIET: Duration = Duration::from_millis(100);
 /// Without being busy for so long, it falls asleep although events come.

@@ -363,7 +363,7 @@ async fn a_server_that_allows_prepared_transactions_is_polled_and_that_is_said()
     scene.words.say(LIMIT, &["appends do not ring on this server"]).await;
     let writer = scene.writer().await;
     // As if somebody slept.
-    writer.run("UPDATE inorder.instances SET sleeping_until = 'infinity'").await;
+    writer.run("UPDATE inorder.instances SET sleeping_until = now() + interval '1 hour'").await;
     writer.append().await;
     writer.run("BEGIN").await;
     writer.append().await;
@@ -397,7 +397,7 @@ async fn the_setting_that_stops_the_bell_leaves_the_poll() {
     let scene = Scene::in_database(db, Duration::from_millis(100)).await;
     scene.words.say(LIMIT, &["appends do not ring on this server"]).await;
     let writer = scene.writer().await;
-    writer.run("UPDATE inorder.instances SET sleeping_until = 'infinity'").await;
+    writer.run("UPDATE inorder.instances SET sleeping_until = now() + interval '1 hour'").await;
     writer.append().await;
     scene.delivered(&[1]).await;
     assert_eq!(ear.heard().await, 0);

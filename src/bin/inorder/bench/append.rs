@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use inorder::{Append, Consumer, Dispatcher, ExpectedVersion, Inorder, NewEvent, Running};
 use tokio::task::JoinSet;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 
 use super::arena::{Arena, until};
 use super::figures::{Bar, Case};
@@ -15,8 +15,10 @@ use super::{Args, Result, ours_first, sql};
 const WRITERS: usize = 32;
 const REPETITIONS: u32 = 5;
 const SECONDS: u32 = 4;
-/// Before the clock starts.
-const WARM_UP: Duration = Duration::from_secs(2);
+/// Into how many slices that is cut, in each of which both sides have their turn.
+const SLICES: u32 = 6;
+/// Before the clock starts, in each slice: a dispatcher that slept is busy by then.
+const WARM_UP: Duration = Duration::from_millis(500);
 
 pub(super) const PAYLOAD: &str = r#"{"order":"8d6b1f0e-52a1-4c37-9a58-0b3f6a1c2d77","customer":"customer-4711","total":99.5,"currency":"EUR","items":[{"sku":"A-1001","n":2},{"sku":"B-2002","n":1}]}"#;
 
@@ -60,53 +62,44 @@ const SIDES: [Side; 6] = [
 pub(super) async fn measure(args: &Args, arena: &Arena) -> Result<Vec<Case>> {
     let sides: Vec<Side> = SIDES.into_iter().filter(|side| args.wants(side.name)).collect();
     let mut cases: Vec<Case> = sides.iter().map(|side| Case::new(side.name, "events/s", side.bar)).collect();
-    let clock = args.seconds(SECONDS);
-    for repetition in 0..args.repetitions(REPETITIONS) {
+    let slice = args.seconds(SECONDS) / SLICES;
+    for _ in 0..args.repetitions(REPETITIONS) {
         for (side, case) in sides.iter().zip(&mut cases) {
-            let (ours, floor);
-            if ours_first(repetition) {
-                ours = attached(arena, *side, clock).await?;
-                floor = bare(arena, clock).await?;
-            } else {
-                floor = bare(arena, clock).await?;
-                ours = attached(arena, *side, clock).await?;
-            }
-            case.add(ours.rate, floor);
-            case.kept_up(ours.kept_up);
+            let (ours, floor) = pair(arena, *side, slice).await?;
+            case.add(ours.rate(), floor.rate());
+            case.kept_up(ours.kept_up());
         }
     }
     Ok(cases)
 }
 
-async fn bare(arena: &Arena, clock: Duration) -> Result<f64> {
-    let log = arena.bare().await?;
-    arena.checkpoint().await?;
-    let writers = Writers::start(arena, &log, Way::Insert).await?;
-    let rate = writers.rate(clock, &[]).await?.rate;
-    writers.stop().await?;
-    arena.drop(log).await?;
-    Ok(rate)
-}
-
-async fn attached(arena: &Arena, side: Side, clock: Duration) -> Result<Rate> {
-    let log = arena.log().await?;
+/// Both sides in short slices, in turns: what else the machine does meanwhile falls on both.
+async fn pair(arena: &Arena, side: Side, slice: Duration) -> Result<(Clock, Clock)> {
+    let (log, bare) = (arena.log().await?, arena.bare().await?);
     arena.checkpoint().await?;
     let (running, delivered) = counting(&log, side.consumers).await?;
     let snapshot = arena.connect().await?;
     if side.snapshot {
         snapshot.batch_execute(sql::HOLD_SNAPSHOT).await?;
     }
-    let writers = Writers::start(arena, &log, side.way).await?;
-    let rate = writers.rate(clock, &delivered).await?;
-    let appended = writers.stop().await?;
-    until("every event is delivered to every consumer", async || {
-        Ok(delivered.iter().all(|n| n.load(Ordering::Relaxed) >= appended))
-    })
-    .await?;
+    let mut ours = Writers::connect(arena, &log, side.way).await?;
+    let mut floor = Writers::connect(arena, &bare, Way::Insert).await?;
+    let (mut our_clock, mut floor_clock) = (Clock::new(delivered), Clock::new(Vec::new()));
+    for n in 0..SLICES {
+        if ours_first(n) {
+            ours.write_for(slice, &mut our_clock).await?;
+            floor.write_for(slice, &mut floor_clock).await?;
+        } else {
+            floor.write_for(slice, &mut floor_clock).await?;
+            ours.write_for(slice, &mut our_clock).await?;
+        }
+    }
+    until("every event is delivered to every consumer", async || Ok(our_clock.is_caught_up())).await?;
     running.stop().await?;
     drop(snapshot);
     arena.drop(log).await?;
-    Ok(rate)
+    arena.drop(bare).await?;
+    Ok((our_clock, floor_clock))
 }
 
 /// A dispatcher with so many batch consumers that do nothing but count.
@@ -128,94 +121,119 @@ pub(super) fn counter_of(name: impl Into<String>, counter: &Arc<AtomicU64>) -> C
     })
 }
 
-/// What the clock showed.
-struct Rate {
+/// What one side appended in all, and while the clock ran, and what was delivered of that.
+struct Clock {
+    delivered: Vec<Arc<AtomicU64>>,
+    appended: Arc<AtomicU64>,
+    time: Duration,
+    appended_in_time: u64,
+    delivered_in_time: Vec<u64>,
+}
+
+impl Clock {
+    fn new(delivered: Vec<Arc<AtomicU64>>) -> Self {
+        let delivered_in_time = vec![0; delivered.len()];
+        Self {
+            delivered,
+            appended: Arc::default(),
+            time: Duration::ZERO,
+            appended_in_time: 0,
+            delivered_in_time,
+        }
+    }
+
+    async fn run(&mut self, time: Duration) {
+        let delivered_now =
+            |all: &[Arc<AtomicU64>]| -> Vec<u64> { all.iter().map(|n| n.load(Ordering::Relaxed)).collect() };
+        let (began, appended) = (Instant::now(), self.appended.load(Ordering::Relaxed));
+        let delivered = delivered_now(&self.delivered);
+        tokio::time::sleep(time).await;
+        self.time += began.elapsed();
+        self.appended_in_time += self.appended.load(Ordering::Relaxed) - appended;
+        let after = delivered_now(&self.delivered);
+        for ((sum, before), after) in self.delivered_in_time.iter_mut().zip(delivered).zip(after) {
+            *sum += after - before;
+        }
+    }
+
     /// Events appended a second.
-    rate: f64,
+    fn rate(&self) -> f64 {
+        exact(self.appended_in_time) / self.time.as_secs_f64()
+    }
+
     /// Delivered to the slowest consumer, of what was appended meanwhile.
-    kept_up: f64,
+    fn kept_up(&self) -> f64 {
+        let slowest = self.delivered_in_time.iter().copied().min().unwrap_or(0);
+        exact(slowest) / exact(self.appended_in_time)
+    }
+
+    fn is_caught_up(&self) -> bool {
+        let appended = self.appended.load(Ordering::Relaxed);
+        self.delivered.iter().all(|n| n.load(Ordering::Relaxed) >= appended)
+    }
 }
 
 /// So many sessions, each appending one event after the other.
-pub(super) struct Writers {
-    appended: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
-    tasks: JoinSet<Result<()>>,
+struct Writers {
+    log: Inorder,
+    way: Way,
+    sessions: Vec<(Client, Statement)>,
 }
 
 impl Writers {
-    async fn start(arena: &Arena, log: &Inorder, way: Way) -> Result<Self> {
+    async fn connect(arena: &Arena, log: &Inorder, way: Way) -> Result<Self> {
+        let schema = &log.config().schema;
+        let text = match way {
+            Way::Insert | Way::AppendIn => sql::insert(schema),
+            Way::InsertAndNotify => sql::insert_notifying(schema),
+            Way::Function => sql::append_function(schema),
+        };
         let mut sessions = Vec::new();
         for _ in 0..WRITERS {
-            sessions.push(arena.connect().await?);
+            let session = arena.connect().await?;
+            let statement = session.prepare(&text).await?;
+            sessions.push((session, statement));
         }
-        let (appended, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        Ok(Self { log: log.clone(), way, sessions })
+    }
+
+    /// Writes, and lets the clock run for so long when all are under way.
+    async fn write_for(&mut self, time: Duration, clock: &mut Clock) -> Result<()> {
+        let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
-        for session in sessions {
-            let (log, appended, stop) = (log.clone(), Arc::clone(&appended), Arc::clone(&stop));
-            tasks.spawn(async move { write(session, &log, way, &appended, &stop).await });
+        for (mut session, statement) in self.sessions.drain(..) {
+            let (log, way) = (self.log.clone(), self.way);
+            let (appended, stop) = (Arc::clone(&clock.appended), Arc::clone(&stop));
+            tasks.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    write(&mut session, &statement, &log, way).await?;
+                    appended.fetch_add(1, Ordering::Relaxed);
+                }
+                Result::Ok((session, statement))
+            });
         }
-        Ok(Self { appended, stop, tasks })
-    }
-
-    async fn rate(&self, clock: Duration, delivered: &[Arc<AtomicU64>]) -> Result<Rate> {
         tokio::time::sleep(WARM_UP).await;
-        let count = || {
-            let delivered: Vec<u64> = delivered.iter().map(|n| n.load(Ordering::Relaxed)).collect();
-            (Instant::now(), self.appended.load(Ordering::Relaxed), delivered)
-        };
-        let (began, appended_before, delivered_before) = count();
-        tokio::time::sleep(clock).await;
-        let (ended, appended_after, delivered_after) = count();
-        let appended = exact(appended_after - appended_before);
-        let shares = delivered_before
-            .iter()
-            .zip(&delivered_after)
-            .map(|(before, after)| exact(after - before) / appended);
-        Ok(Rate {
-            rate: appended / ended.duration_since(began).as_secs_f64(),
-            kept_up: shares.fold(f64::INFINITY, f64::min),
-        })
-    }
-
-    /// Answers how many events were appended in all.
-    async fn stop(mut self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        while let Some(writer) = self.tasks.join_next().await {
-            writer??;
+        clock.run(time).await;
+        stop.store(true, Ordering::Relaxed);
+        while let Some(session) = tasks.join_next().await {
+            self.sessions.push(session??);
         }
-        Ok(self.appended.load(Ordering::Relaxed))
+        Ok(())
     }
 }
 
-async fn write(
-    mut session: Client,
-    log: &Inorder,
-    way: Way,
-    appended: &AtomicU64,
-    stop: &AtomicBool,
-) -> Result<()> {
-    let schema = &log.config().schema;
-    let statement = match way {
-        Way::Insert | Way::AppendIn => sql::insert(schema),
-        Way::InsertAndNotify => sql::insert_notifying(schema),
-        Way::Function => sql::append_function(schema),
-    };
-    let statement = session.prepare(&statement).await?;
-    while !stop.load(Ordering::Relaxed) {
-        if matches!(way, Way::AppendIn) {
-            let tx = session.transaction().await?;
-            let event = NewEvent::from_json("order.placed", PAYLOAD);
-            match log.append_in(&tx, ExpectedVersion::Any, &[event]).await? {
-                Append::Appended(_) => tx.commit().await?,
-                refused => return Err(format!("an append was answered by {refused:?}").into()),
-            }
-        } else {
-            session.execute(&statement, &[/* event_type */ &"order.placed", /* payload */ &PAYLOAD]).await?;
-        }
-        appended.fetch_add(1, Ordering::Relaxed);
+/// One event, in a transaction of its own.
+async fn write(session: &mut Client, insert: &Statement, log: &Inorder, way: Way) -> Result<()> {
+    if !matches!(way, Way::AppendIn) {
+        session.execute(insert, &[/* event_type */ &"order.placed", /* payload */ &PAYLOAD]).await?;
+        return Ok(());
     }
-    Ok(())
+    let tx = session.transaction().await?;
+    let event = NewEvent::from_json("order.placed", PAYLOAD);
+    match log.append_in(&tx, ExpectedVersion::Any, &[event]).await? {
+        Append::Appended(_) => Ok(tx.commit().await?),
+        refused => Err(format!("an append was answered by {refused:?}").into()),
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of events")]
