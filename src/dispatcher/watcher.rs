@@ -58,7 +58,7 @@ use flow::Flow;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The pause between two looks while events come fast, for each consumer row that they lead to a pass of: each look, and
 /// each pass, takes more of them, and what all passes cost together stays the same.
-const BUSY_PAUSE: Duration = Duration::from_millis(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// That pause for few and for many rows.
 const BUSY_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 /// Without news for so long, it falls asleep.
