@@ -11,8 +11,11 @@ use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::outcome::Failure;
 
+mod effect;
 mod handler_tx;
 
+pub(crate) use effect::OutsideHandler;
+pub use effect::{Effect, EffectBatchHandler, EffectHandler};
 pub use handler_tx::HandlerTx;
 pub(crate) use handler_tx::{FirstError, Traces};
 
@@ -108,6 +111,10 @@ pub(crate) enum Kind {
     Transactional,
     /// A slice of events and the pass's transaction.
     Batch,
+    /// One event or a slice, in order, outside of any transaction.
+    Effect,
+    /// One event, whenever, outside of any transaction.
+    Queued,
 }
 
 impl Kind {
@@ -115,6 +122,8 @@ impl Kind {
         match self {
             Self::Transactional => "transactional",
             Self::Batch => "batch",
+            Self::Effect => "effect",
+            Self::Queued => "queued",
         }
     }
 }
@@ -153,8 +162,17 @@ pub enum Start {
 pub struct Consumer {
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) work: Work,
     pub(crate) options: Options,
+}
+
+/// Who handles the events, and where.
+#[derive(Clone)]
+pub(crate) enum Work {
+    /// In the transaction of the pass.
+    Inside(Arc<dyn Handler>),
+    /// Outside of any transaction.
+    Outside(Arc<dyn OutsideHandler>),
 }
 
 /// The options with their defaults.
@@ -174,12 +192,15 @@ pub(crate) struct Options {
     pub(crate) rejoin_at_head: bool,
     pub(crate) partitions: u32,
     pub(crate) revision: u32,
+    pub(crate) lease: Duration,
+    pub(crate) concurrency: usize,
+    pub(crate) in_stream_order: bool,
 }
 
 impl Consumer {
     /// A consumer that handles one event at a time in the transaction of the pass.
     pub fn transactional(name: impl Into<String>, handler: impl TransactionalHandler) -> Self {
-        Self::new(name.into(), Kind::Transactional, Arc::new(One(handler)), 100)
+        Self::new(name.into(), Kind::Transactional, Work::Inside(Arc::new(One(handler))), 100)
     }
 
     /// As [`transactional`](Self::transactional), with a closure in the place of the handler.
@@ -195,7 +216,7 @@ impl Consumer {
 
     /// A consumer that handles slices of events in the transaction of the pass.
     pub fn batch(name: impl Into<String>, handler: impl BatchHandler) -> Self {
-        Self::new(name.into(), Kind::Batch, Arc::new(Slice(handler)), 1_000)
+        Self::new(name.into(), Kind::Batch, Work::Inside(Arc::new(Slice(handler))), 1_000)
     }
 
     /// As [`batch`](Self::batch), with a closure in the place of the handler.
@@ -209,7 +230,39 @@ impl Consumer {
         Self::batch(name, Closure(handler))
     }
 
-    fn new(name: String, kind: Kind, handler: Arc<dyn Handler>, batch_size: usize) -> Self {
+    /// A consumer that handles one event at a time, in order, outside of any transaction, once.
+    pub fn effect(name: impl Into<String>, handler: impl EffectHandler) -> Self {
+        Self::new(name.into(), Kind::Effect, Work::Outside(Arc::new(effect::One(handler))), 1)
+    }
+
+    /// As [`effect`](Self::effect), with a closure in the place of the handler.
+    pub fn effect_fn<F>(name: impl Into<String>, handler: F) -> Self
+    where
+        F: for<'a> Fn(&'a Event, &'a Effect) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+    {
+        Self::effect(name, effect::Closure(handler))
+    }
+
+    /// As [`effect`](Self::effect), for a handler that takes slices of events, which are claimed and settled together.
+    pub fn effect_batch(name: impl Into<String>, handler: impl EffectBatchHandler) -> Self {
+        Self::new(name.into(), Kind::Effect, Work::Outside(Arc::new(effect::Slice(handler))), 100)
+    }
+
+    /// A consumer that handles many events at once, in no order, outside of any transaction, each once, with attempts, backoff
+    /// and dead letter of its own. A failing event holds up no other.
+    pub fn queued(name: impl Into<String>, handler: impl EffectHandler) -> Self {
+        Self::new(name.into(), Kind::Queued, Work::Outside(Arc::new(effect::One(handler))), 1_000)
+    }
+
+    /// As [`queued`](Self::queued), with a closure in the place of the handler.
+    pub fn queued_fn<F>(name: impl Into<String>, handler: F) -> Self
+    where
+        F: for<'a> Fn(&'a Event, &'a Effect) -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'static,
+    {
+        Self::queued(name, effect::Closure(handler))
+    }
+
+    fn new(name: String, kind: Kind, work: Work, batch_size: usize) -> Self {
         let options = Options {
             event_types: None,
             start: None,
@@ -225,8 +278,11 @@ impl Consumer {
             rejoin_at_head: false,
             partitions: 1,
             revision: 1,
+            lease: Duration::from_secs(30),
+            concurrency: 10,
+            in_stream_order: false,
         };
-        Self { name, kind, handler, options }
+        Self { name, kind, work, options }
     }
 
     /// Only events of these types. Default: every type.
@@ -338,6 +394,29 @@ impl Consumer {
         self
     }
 
+    /// Of an effect or queued consumer: how long what it runs stays its own when its process is heard of no more. It is renewed
+    /// while a handler runs. Default 30 s.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// Of a queued consumer: how many events are handled at once, in each process. Default 10.
+    #[must_use]
+    pub fn concurrency(mut self, handlers: usize) -> Self {
+        self.options.concurrency = handlers;
+        self
+    }
+
+    /// Of a queued consumer: the events of one stream are handled one after the other, by their ids. One that fails holds up those
+    /// behind it in its stream until it is done or dead. Default: in no order.
+    #[must_use]
+    pub fn in_stream_order(mut self) -> Self {
+        self.options.in_stream_order = true;
+        self
+    }
+
     pub(crate) fn wants(&self, event: &Event, partition: i32) -> bool {
         let partitions = self.partition_count();
         self.options.event_types.as_ref().is_none_or(|types| types.iter().any(|t| t == event.event_type()))
@@ -383,6 +462,13 @@ impl Consumer {
         for (field, value) in [("handler_timeout", o.handler_timeout), ("pass_timeout", o.pass_timeout)] {
             check(value >= Duration::from_millis(1) && value <= longest, field, &value, "1 ms to 24 h")?;
         }
+        check(
+            o.lease >= Duration::from_millis(100) && o.lease <= longest,
+            "lease",
+            &o.lease,
+            "100 ms to 24 h",
+        )?;
+        check((1..=10_000).contains(&o.concurrency), "concurrency", &o.concurrency, "1 to 10,000")?;
         check((1..=limit).contains(&o.max_attempts), "max_attempts", &o.max_attempts, "at least 1")?;
         check(o.max_faults <= limit, "max_faults", &o.max_faults, "at most 2,147,483,647")?;
         check((1..=1_024).contains(&o.partitions), "partitions", &o.partitions, "1 to 1,024")?;

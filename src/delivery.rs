@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use tracing::Instrument;
 
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, Kind};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::outcome::{ConsumerReport, Failure, Outcome};
@@ -39,8 +39,11 @@ use crate::pg::dead_letters::DeadLetter;
 
 mod context;
 mod dead_letter;
+mod effects;
 mod handling;
 mod judgement;
+mod keeper;
+pub(crate) mod queue;
 mod session;
 pub(crate) mod supply;
 
@@ -48,6 +51,7 @@ pub(crate) use context::{Context, Head, HoldUps, Lookout, Phase};
 
 use handling::{Broken, Delivered};
 use judgement::{Judgement, judge};
+use queue::Queue;
 use session::{Committed, Left, PassSession};
 use supply::{Behind, Lane, MOST_ROWS, Page, ReadAhead, Readers};
 
@@ -58,6 +62,10 @@ const TRIES: usize = 3;
 pub(crate) struct Runner {
     pub(crate) consumer: Arc<Consumer>,
     pub(crate) key: Key,
+    /// Whose effects these are, in the ledger: the consumer, whichever its partitions.
+    handler_name: Arc<str>,
+    /// Where events go that are handled in no order.
+    pub(crate) queue: Option<Arc<Queue>>,
     ahead: ReadAhead,
     /// After a slice failed, or a commit: the most events of the next pass, until the failing one stands alone.
     narrow: Option<usize>,
@@ -83,8 +91,17 @@ impl Pass {
 }
 
 impl Runner {
-    pub(crate) fn new(consumer: Arc<Consumer>, key: Key) -> Self {
-        Self { consumer, key, ahead: ReadAhead::default(), narrow: None, left: None, began: Instant::now() }
+    pub(crate) fn new(consumer: Arc<Consumer>, key: Key, queue: Option<Arc<Queue>>) -> Self {
+        Self {
+            handler_name: handler_name(&key),
+            consumer,
+            key,
+            queue,
+            ahead: ReadAhead::default(),
+            narrow: None,
+            left: None,
+            began: Instant::now(),
+        }
     }
 
     /// The next pass asks how the row stands, whole, even if it is as this process left it: a dead letter is to be retried.
@@ -100,10 +117,13 @@ impl Runner {
     ///
     /// # Cancel safety
     /// Dropped in the middle, the transaction is rolled back, or its commit is ambiguous.
-    pub(crate) async fn pass(&mut self, cx: &Context, lookout: Lookout) -> Result<Pass, Error> {
+    pub(crate) async fn pass(&mut self, cx: &Arc<Context>, lookout: Lookout) -> Result<Pass, Error> {
         let span = tracing::debug_span!("pass", consumer = %self.key, head = tracing::field::Empty);
         self.began = Instant::now();
-        self.run(cx, lookout).instrument(span).await
+        match self.consumer.kind {
+            Kind::Effect => self.run_effects(cx, lookout).instrument(span).await,
+            _ => self.run(cx, lookout).instrument(span).await,
+        }
     }
 
     async fn run(&mut self, cx: &Context, mut lookout: Lookout) -> Result<Pass, Error> {
@@ -134,10 +154,16 @@ impl Runner {
             if let Some(letter) = state.retry {
                 return self.retry_dead_letter(cx, session, &state, letter).await;
             }
-            let limit = self.pass_size(head.id - state.position);
+            let mut limit = self.pass_size(head.id - state.position);
+            if let Some(queue) = &self.queue {
+                limit = limit.min(queue.room().max(1));
+            }
             let behind = Behind { epoch: head.epoch, position: state.position, head: head.id };
             if let Some(page) = self.ahead.at_hand(&readers, &lane, behind, limit) {
-                return self.deliver(cx, session, &state, &page, head).await;
+                return match self.queue.clone() {
+                    Some(queue) => self.enqueue(&queue, session, &state, page, head).await,
+                    None => self.deliver(cx, session, &state, &page, head).await,
+                };
             }
             session.leave().await?;
             missing = Some(state.position);
@@ -156,16 +182,21 @@ impl Runner {
         if state
             .as_ref()
             .is_some_and(|s| !s.is_locked && s.retry.is_some() && s.position >= lookout.asks_for())
+            && self.queue.is_none()
         {
             // There is no event to lock the row for, but a dead letter.
             session.leave().await?;
             session = PassSession::begin(cx, &self.consumer, &self.key).await?;
             state = session.lock(i64::MAX, None).await?;
         }
-        let Some(state) = state else {
+        let Some(mut state) = state else {
             session.leave().await?;
             return Ok(Err(Pass::new(Outcome::Unregistered, 0)));
         };
+        if self.queue.is_some() {
+            // The queue itself sees to it.
+            state.retry = None;
+        }
         let head = match lookout {
             Lookout::Known(head) => head,
             Lookout::Moving(_, moved) if state.is_locked => {
@@ -199,6 +230,33 @@ impl Runner {
         let behind = usize::try_from(lag / 10).unwrap_or(0);
         let size = behind.clamp(batch, batch.saturating_mul(10)).min(batch.max(MOST_ROWS));
         self.narrow.map_or(size, |narrow| size.min(narrow))
+    }
+
+    /// Takes events into the queue: a row in the ledger for each, leased to us, and the position moved on, together. They are
+    /// handled afterwards.
+    async fn enqueue(
+        &mut self,
+        queue: &Queue,
+        session: PassSession<'_>,
+        state: &State,
+        page: Page,
+        head: Head,
+    ) -> Result<Pass, Error> {
+        let asked_at = Instant::now();
+        let claimed = match page.events.is_empty() {
+            true => Vec::new(),
+            false => session.enqueue(queue, &page.events).await?,
+        };
+        let judgement = Judgement::well(page.to);
+        match session.commit(&judgement.settlement).await? {
+            Committed::Done(settled) => {
+                queue.take_page(page.events, claimed, asked_at);
+                self.left = Some(Left::new(settled.written_by, state.epoch));
+                Ok(judgement.into_pass(head.id, settled.next_attempt_at))
+            }
+            Committed::Refused(error) => Err(error),
+            Committed::Gone => Ok(Pass::new(Outcome::Unregistered, state.position)),
+        }
     }
 
     async fn deliver(
@@ -323,6 +381,11 @@ impl Runner {
             }
         }
     }
+}
+
+/// Whose effects a row's are, in the ledger.
+pub(crate) fn handler_name(key: &Key) -> Arc<str> {
+    Key { partition: 0, ..key.clone() }.to_string().into()
 }
 
 /// What is delivered first. The event that failed last stands alone, and what comes before it is committed before it is tried

@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, Semaphore, watch};
 
-use crate::consumer::{Consumer, Start, saturated};
+use crate::consumer::{Consumer, Kind, Start, saturated};
+use crate::delivery::queue::Queue;
 use crate::delivery::supply::Window;
 use crate::delivery::{Context, HoldUps, Phase, Runner};
 use crate::error::{Error, ErrorKind};
@@ -38,6 +39,7 @@ mod housekeeping;
 mod lane;
 mod registered;
 mod running;
+mod sweeper;
 mod watcher;
 
 pub use registered::Registered;
@@ -45,6 +47,9 @@ pub use running::Running;
 
 /// How long the first start of a consumer at the head waits for those who are writing.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Connections for leases and queues: a renewal does not wait for a settlement.
+const LEASES: usize = 3;
 
 /// Consumers that are to be run together in this process.
 #[derive(Debug)]
@@ -119,16 +124,20 @@ impl Dispatcher {
             passes: connector.pool(max_passes, wait)?,
             lingering: Arc::new(Semaphore::new(max_passes / 2)),
             readers: connector.pool(max_passes.clamp(1, 4), wait)?,
+            leases: connector.pool(LEASES, wait)?,
             window: Window::new(read_ahead_bytes / 4),
             hold_ups: HoldUps::default(),
             page_bytes: (read_ahead_bytes / (2 * lanes)).clamp(256 * 1024, 8 * 1024 * 1024),
             phase: watched,
             mutant,
         };
+        let cx = Arc::new(cx);
+        let (runners, queues) = runners(&cx, keys);
         Ok(Registered {
-            runners: keys.into_iter().map(|(consumer, key)| Mutex::new(Runner::new(consumer, key))).collect(),
+            runners,
+            queues,
             tracker: Mutex::new(Some(tracker)),
-            cx: Arc::new(cx),
+            cx,
             phase,
             who,
             settings: self.settings.clone(),
@@ -202,6 +211,24 @@ impl Dispatcher {
         deadline(limit, "registering consumers", tx.commit()).await?;
         Ok(rows)
     }
+}
+
+/// A runner for each row, and a queue for each queued consumer, which its partitions share.
+fn runners(cx: &Arc<Context>, keys: Vec<(Arc<Consumer>, Key)>) -> (Vec<Mutex<Runner>>, Vec<Arc<Queue>>) {
+    let mut queues: Vec<Arc<Queue>> = Vec::new();
+    let mut runners = Vec::new();
+    for (consumer, key) in keys {
+        let queue = (consumer.kind == Kind::Queued).then(|| {
+            let known = queues.iter().find(|queue| queue.key.name == key.name).map(Arc::clone);
+            known.unwrap_or_else(|| {
+                let queue = Queue::new(cx, &consumer, &key);
+                queues.push(Arc::clone(&queue));
+                queue
+            })
+        });
+        runners.push(Mutex::new(Runner::new(consumer, key, queue)));
+    }
+    (runners, queues)
 }
 
 /// Tells refusals from what is merely worth telling.

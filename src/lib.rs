@@ -78,6 +78,7 @@ mod delivery;
 mod dispatcher;
 mod error;
 mod event;
+mod ledger;
 mod metrics;
 mod migrate;
 mod outcome;
@@ -92,10 +93,14 @@ pub use admin::{
     Prune, Pruned, Target,
 };
 pub use backoff::Backoff;
-pub use consumer::{BatchHandler, BoxFuture, Consumer, HandlerTx, Start, TransactionalHandler};
+pub use consumer::{
+    BatchHandler, BoxFuture, Consumer, Effect, EffectBatchHandler, EffectHandler, HandlerTx, Start,
+    TransactionalHandler,
+};
 pub use dispatcher::{Dispatcher, DispatcherBuilder, Registered, Running};
 pub use error::{Error, ErrorKind};
 pub use event::{Append, Event, ExpectedVersion, NewEvent, Undecodable};
+pub use ledger::{Claim, Claimed, Ledger, LedgerKey};
 pub use migrate::Migrated;
 pub use outcome::{ConsumerReport, Failure, Outcome, Report, Verdict};
 pub use safe_head::Follower;

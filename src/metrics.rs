@@ -9,6 +9,7 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogra
 
 use crate::outcome::{ConsumerReport, Outcome};
 use crate::pg::consumers::{Key, Standing};
+use crate::pg::ledger::Entry;
 
 const LAG_EVENTS: &str = "inorder_consumer_lag_events";
 const LAG_SECONDS: &str = "inorder_consumer_lag_seconds";
@@ -29,6 +30,11 @@ const PROCESSED: &str = "inorder_events_processed_total";
 const FAILED: &str = "inorder_events_failed_total";
 const SKIPPED: &str = "inorder_events_skipped_total";
 const FREED: &str = "inorder_sessions_freed_total";
+const CLAIMS: &str = "inorder_claims_total";
+const LEASES_LOST: &str = "inorder_leases_lost_total";
+const QUEUE_DEPTH: &str = "inorder_queue_events";
+const QUEUE_DUE: &str = "inorder_queue_oldest_due_seconds";
+const SWEPT: &str = "inorder_queue_swept_total";
 const EPOCHS: &str = "inorder_epochs_total";
 
 const STATUSES: [&str; 5] = ["idle", "waiting", "dead", "disabled", "expired"];
@@ -56,6 +62,23 @@ pub(crate) fn describe() {
             Unit::Count,
             "Dead letters of a consumer that nobody has settled, 1,000 at most"
         );
+        describe_counter!(CLAIMS, Unit::Count, "Claims that were asked for, by what became of them");
+        describe_counter!(
+            LEASES_LOST,
+            Unit::Count,
+            "Leases that ran out, or were taken, while their events were handled"
+        );
+        describe_gauge!(
+            QUEUE_DEPTH,
+            Unit::Count,
+            "Unfinished events of a queued consumer, by state, 10,000 at most"
+        );
+        describe_gauge!(
+            QUEUE_DUE,
+            Unit::Seconds,
+            "For how long the event of a queue that was due first has been so, 0 when none is"
+        );
+        describe_counter!(SWEPT, Unit::Count, "Events of a queue that were claimed because they were due");
         describe_gauge!(HEAD, Unit::Count, "Highest id that is visible");
         describe_gauge!(SAFE_HEAD, Unit::Count, "Highest id below which nothing can appear any more");
         describe_gauge!(
@@ -109,6 +132,14 @@ pub(crate) fn sample(consumers: &[Standing], head: i64) {
         gauge!(ATTEMPTS, &labels).set(f64::from(c.attempts));
         gauge!(FAULTS, &labels).set(f64::from(c.faults));
         gauge!(OPEN_LETTERS, &labels).set(float(c.open_letters));
+        if let Some(depth) = c.depth {
+            for (state, count) in [("pending", depth.pending), ("in_progress", depth.in_progress)] {
+                let [consumer, instance, partition] = labels.clone();
+                gauge!(QUEUE_DEPTH, &[consumer, instance, partition, ("state", state.to_owned())])
+                    .set(float(count));
+            }
+            gauge!(QUEUE_DUE, &labels).set(depth.due_for.unwrap_or_default().max(0.0));
+        }
         let now = match c.status.as_str() {
             "idle" if c.due_in.is_some_and(|due| !due.is_zero()) => "waiting",
             status => status,
@@ -188,4 +219,34 @@ pub(crate) fn freed(key: &Key) {
 
 pub(crate) fn epoch() {
     counter!(EPOCHS).increment(1);
+}
+
+/// What became of a claim of an effect consumer.
+pub(crate) fn claim(key: &Key, entry: &Entry) {
+    let result = match (entry.token, entry.status.as_deref()) {
+        (Some(_), _) => "acquired",
+        (None, Some("done")) => "done",
+        (None, Some("dead")) => "dead",
+        (None, Some(_)) => "held",
+        (None, None) => "refused",
+    };
+    let [consumer, instance, partition] = labels(key);
+    counter!(CLAIMS, &[consumer, instance, partition, ("result", result.to_owned())]).increment(1);
+}
+
+/// A claim, or a row's lease, was no longer ours.
+pub(crate) fn lease_lost(key: &Key) {
+    counter!(LEASES_LOST, &labels(key)).increment(1);
+}
+
+/// What was claimed because it was due.
+pub(crate) fn swept(key: &Key, events: usize) {
+    counter!(SWEPT, &labels(key)).increment(u64::try_from(events).unwrap_or(u64::MAX));
+}
+
+/// What queued events came to.
+pub(crate) fn settled(key: &Key, processed: u64, failed: u64, skipped: u64) {
+    for (name, count) in [(PROCESSED, processed), (FAILED, failed), (SKIPPED, skipped)] {
+        counter!(name, &labels(key)).increment(count);
+    }
 }

@@ -25,6 +25,7 @@ pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod events;
 pub(crate) mod instances;
+pub(crate) mod ledger;
 pub(crate) mod migrations;
 pub(crate) mod pages;
 pub(crate) mod safe_head;

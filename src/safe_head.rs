@@ -189,6 +189,8 @@ pub enum Mutant {
     Xmin,
     /// The position is written outside the pass's transaction.
     PositionOutside,
+    /// Leases are renewed only when they have run out, and nobody minds.
+    LateRenewal,
 }
 
 /// Follows the safe head over a connection of its own. One per process serves all consumers.
@@ -248,6 +250,8 @@ impl Tracker {
         deadline(log.limit(), "preparing the tracker's session", planning).await?;
         let listening = pg::session::listen(&tracker.session, log.schema());
         deadline(log.limit(), "listening to the doorbell", listening).await?;
+        let being = pg::instances::be_present(&tracker.session, log.schema(), who.id);
+        deadline(log.limit(), "showing that this process is there", being).await?;
         tracker.horizon = Horizon::new(tracker.find_head(patience).await?);
         Ok(tracker)
     }

@@ -10,6 +10,7 @@ mod suite {
     mod delivery;
     mod docs;
     mod doorbell;
+    mod effects;
     mod epochs;
     mod failures;
     mod faults;

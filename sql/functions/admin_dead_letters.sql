@@ -120,6 +120,14 @@ BEGIN
         RAISE EXCEPTION 'cannot retry dead letter %: %', letter_id, refusal USING ERRCODE = 'IO004', HINT = way_out;
     END IF;
     PERFORM inorder.admin_known(was.consumer, was.instance, was.partition);
+    -- A queue has no pass that delivers it: its row in the ledger begins anew.
+    UPDATE inorder.ledger AS l
+    SET status = 'pending', attempts = 0, faults = 0, next_attempt_at = NULL, updated_at = clock_timestamp()
+    WHERE l.event_id = was.event_id AND l.handler = inorder.ledger_handler(was.consumer, was.instance) AND l.status = 'dead'
+        AND EXISTS (
+            SELECT FROM inorder.consumers AS c
+            WHERE c.name = was.consumer AND c.instance = was.instance AND c.kind = 'queued'
+        );
     UPDATE inorder.dead_letters AS d
     SET state = 'retry_requested', updated_at = clock_timestamp(), updated_by = coalesce(nullif(retry_dead_letter.by, ''), session_user)
     WHERE d.id = letter_id

@@ -157,6 +157,11 @@ BEGIN
             ) AS l;
             PERFORM pg_advisory_xact_lock('inorder.consumers'::regclass::oid::int, h.lock_key)
             FROM unnest(held) AS h;
+            -- Whoever leased a row writes it no more. What it is running keeps its claim in the ledger.
+            UPDATE inorder.consumers AS c
+            SET lease_token = nextval('inorder.fencing'), lease_until = NULL
+            FROM unnest(held) AS h
+            WHERE c.lock_key = h.lock_key AND c.lease_until IS NOT NULL;
             EXIT;
         EXCEPTION WHEN lock_not_available THEN
             -- Not every holder has the advisory lock: a row locked by hand shows by the transaction in its xmax.

@@ -82,6 +82,7 @@ BEGIN
             CASE WHEN was.failed_event_id = poison.event_id THEN was.last_error END,
             'operator_skip', coalesce(nullif(skip_poison.by, ''), session_user)
         );
+        PERFORM inorder.ledger_give_up(was.name, was.instance, poison.event_id);
         UPDATE inorder.consumers AS c
         SET position = poison.id, skipped = c.skipped + 1, updated_at = clock_timestamp()
         WHERE c.lock_key = was.lock_key;

@@ -21,6 +21,8 @@ pub(crate) struct Context {
     /// How many of them may be kept for events to come: half, so that others need not wait for that.
     pub(crate) lingering: Arc<Semaphore>,
     pub(crate) readers: Pool,
+    /// For leases, whose renewal waits for no pass, and for what queues claim and settle.
+    pub(crate) leases: Pool,
     pub(crate) window: Window,
     pub(crate) hold_ups: HoldUps,
     pub(crate) page_bytes: usize,

@@ -10,7 +10,7 @@ use tracing::Instrument;
 
 use super::session::PassSession;
 use super::{Context, Phase, Runner};
-use crate::consumer::{HandlerTx, Kind};
+use crate::consumer::{HandlerTx, Kind, Work};
 use crate::error::ErrorKind;
 use crate::event::Event;
 use crate::outcome::Failure;
@@ -111,8 +111,8 @@ impl Runner {
         until: Instant,
     ) -> (usize, Stopped) {
         let size = match self.consumer.kind {
-            Kind::Transactional => 1,
             Kind::Batch => self.consumer.options.batch_size,
+            _ => 1,
         };
         let mut handled = 0;
         for slice in events.chunks(size) {
@@ -153,7 +153,10 @@ impl Runner {
                 events = slice.len(),
             );
             // Called inside, so that a panic before the first await is caught, too.
-            let handling = async { self.consumer.handler.handle(slice, &tx).await };
+            let Work::Inside(handler) = &self.consumer.work else {
+                unreachable!("only what runs inside a transaction is called with one")
+            };
+            let handling = async { handler.handle(slice, &tx).await };
             let handling = handling.instrument(span);
             tokio::select! {
                 biased;
@@ -186,13 +189,13 @@ impl Runner {
 }
 
 /// Ends when the dispatcher cancels what is in flight; never where there is none.
-async fn cancelling(mut phase: watch::Receiver<Phase>) {
+pub(super) async fn cancelling(mut phase: watch::Receiver<Phase>) {
     if phase.wait_for(|phase| *phase >= Phase::Cancelling).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

@@ -174,7 +174,7 @@ impl Judgement {
 const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Errors are kept in the row, which is written often.
-fn shortened(message: &str) -> String {
+pub(super) fn shortened(message: &str) -> String {
     const MOST: usize = 2_000;
     // A text of PostgreSQL cannot hold U+0000.
     let clean = message.replace('\0', "\u{fffd}");

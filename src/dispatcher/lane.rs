@@ -28,6 +28,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 
 use super::board::Board;
 use crate::backoff::Backoff;
+use crate::consumer::Kind;
 use crate::delivery::{Context, Head, Lookout, Pass, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
@@ -126,6 +127,12 @@ impl LaneLoop {
                 _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
                 due = self.due() => due,
             };
+            if let Some(queue) = self.runner.queue.clone() {
+                tokio::select! {
+                    _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
+                    () = queue.has_room() => {}
+                }
+            }
             let Some(head) = self.board.borrow().head else { continue };
             self.passed_at = Some(Instant::now());
             let lookout = match due {
@@ -229,6 +236,7 @@ impl LaneLoop {
         matches!(self.rest, Rest::No)
             && head.is_some_and(|head| head.id == self.position)
             && self.runner.consumer.wants_everything()
+            && self.runner.consumer.kind != Kind::Effect
     }
 
     /// When the next pass is due, as far as the board tells; `None` while nothing is to be done. The standing is one that

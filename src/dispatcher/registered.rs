@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
 
 use super::Settings;
 use super::running::Running;
+use crate::delivery::queue::Queue;
 use crate::delivery::{Context, Head, Lookout, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
@@ -20,6 +22,7 @@ use crate::safe_head::{Pace, Tracker};
 /// Consumers that are registered: for tests, crons and scripts that run passes themselves, and to be started.
 pub struct Registered {
     pub(super) runners: Vec<Mutex<Runner>>,
+    pub(super) queues: Vec<Arc<Queue>>,
     pub(super) tracker: Mutex<Option<Tracker>>,
     pub(super) cx: Arc<Context>,
     pub(super) phase: watch::Sender<Phase>,
@@ -43,10 +46,28 @@ impl Registered {
             metrics::pass(&runner.key, &pass.report, runner.began.elapsed());
             Ok::<_, Error>((runner.key.to_string(), pass.report))
         }));
+        let _working: JoinSet<()> = self.queues.iter().map(|queue| Arc::clone(queue).work()).collect();
+        let before: Vec<[u64; 3]> = self.queues.iter().map(|queue| queue.counts.now()).collect();
+        let passes = passes.await;
+        let sweeps = join_all(self.queues.iter().map(|queue| async {
+            let swept = queue.sweep().await;
+            queue.idle().await;
+            swept
+        }));
+        let sweeps = sweeps.await;
         let mut report = BTreeMap::new();
-        for pass in passes.await {
+        for pass in passes {
             let (name, one) = pass?;
             report.insert(name, one);
+        }
+        for ((queue, before), swept) in self.queues.iter().zip(before).zip(sweeps) {
+            swept?;
+            let [processed, failed, skipped] = queue.counts.since(before);
+            if let Some(one) = report.get_mut(&queue.key.to_string()) {
+                one.processed += processed;
+                one.failed += failed;
+                one.skipped += skipped;
+            }
         }
         Ok(Report(report))
     }
@@ -81,11 +102,11 @@ impl Registered {
 
     /// Runs the consumers in the background.
     pub fn start(self) -> Running {
-        let Self { runners, tracker, cx, phase, who, settings } = self;
+        let Self { runners, queues, tracker, cx, phase, who, settings } = self;
         // The watcher makes one of its own, under a new epoch.
         drop(tracker);
         let lanes = runners.into_iter().map(Mutex::into_inner).collect();
-        Running::spawn(lanes, cx, phase, who, settings)
+        Running::spawn(lanes, queues, cx, phase, who, settings)
     }
 
     /// The safe head now. A connection that was lost meanwhile is made anew.

@@ -11,7 +11,9 @@ use super::bell::Bell;
 use super::board::Board;
 use super::housekeeping::keep_house;
 use super::lane::LaneLoop;
+use super::sweeper::sweep;
 use super::watcher::{Parts, Watcher};
+use crate::delivery::queue::Queue;
 use crate::delivery::{Context, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::pg::instances::Identity;
@@ -34,6 +36,7 @@ enum Stopped {
 impl Running {
     pub(super) fn spawn(
         lanes: Vec<Runner>,
+        queues: Vec<Arc<Queue>>,
         cx: Arc<Context>,
         phase: watch::Sender<Phase>,
         who: Identity,
@@ -41,7 +44,7 @@ impl Running {
     ) -> Self {
         let (stopped, watched) = watch::channel(None);
         let phase = Arc::new(phase);
-        tokio::spawn(supervise(lanes, cx, Arc::clone(&phase), who, settings, stopped));
+        tokio::spawn(supervise(lanes, queues, cx, Arc::clone(&phase), who, settings, stopped));
         Self { phase, stopped: watched }
     }
 
@@ -99,6 +102,7 @@ fn drain(phase: &mut Phase) -> bool {
 /// Owns all tasks of a running dispatcher, and ends them in order: lanes, then the watcher and the housekeeping.
 async fn supervise(
     runners: Vec<Runner>,
+    queues: Vec<Arc<Queue>>,
     cx: Arc<Context>,
     phase: Arc<watch::Sender<Phase>>,
     who: Identity,
@@ -126,6 +130,10 @@ async fn supervise(
     for runner in runners {
         let suspect = Arc::clone(&suspect);
         lanes.spawn(LaneLoop::new(runner, Arc::clone(&cx), boards.clone(), appends.clone(), suspect).run());
+    }
+    for queue in queues {
+        lanes.spawn(sweep(Arc::clone(&queue), boards.clone(), cx.phase.clone()));
+        lanes.spawn(queue.work());
     }
     let mut end = Stopped::Well;
     let mut asked = phase.subscribe();
@@ -172,6 +180,7 @@ async fn supervise(
     leave(&cx, &who).await;
     cx.passes.close();
     cx.readers.close();
+    cx.leases.close();
     stopped.send_replace(Some(end));
 }
 

@@ -9,6 +9,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
+use super::dead_letters::DeadLetter;
 use super::{Schema, sql};
 
 type Result<T> = std::result::Result<T, tokio_postgres::Error>;
@@ -293,6 +294,173 @@ pub(crate) async fn settle(
     }))
 }
 
+/// Leases a row for what is run outside of any transaction. `None` when there is no such row, somebody else has it, or there is
+/// nothing to do; otherwise the token that every later write names.
+pub(crate) async fn lease(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: &Key,
+    process: Uuid,
+    revision: i32,
+    head: i64,
+    lease: Duration,
+) -> Result<Option<i64>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/lease"))).await?;
+    let row = client
+        .query_opt(
+            &statement,
+            &[
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+                /* partition */ &key.partition,
+                /* process */ &process,
+                /* revision */ &revision,
+                /* head */ &head,
+                /* lease */ &lease.as_secs_f64(),
+            ],
+        )
+        .await?;
+    Ok(row.map(|row| row.get(0)))
+}
+
+/// A leased row, and what is being run for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeasedWork<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) lease_token: i64,
+    pub(crate) handler: &'a str,
+    /// Of the claims, by event.
+    pub(crate) claims: &'a [(Uuid, i64)],
+}
+
+impl LeasedWork<'_> {
+    fn columns(&self) -> (Vec<Uuid>, Vec<i64>) {
+        self.claims.iter().copied().unzip()
+    }
+}
+
+/// Renews the lease of the row and of the claims. Is the row still held, and how many of the claims?
+pub(crate) async fn renew(
+    client: &ClientWrapper,
+    schema: &Schema,
+    work: LeasedWork<'_>,
+    lease: Duration,
+) -> Result<(bool, usize)> {
+    let (event_ids, tokens) = work.columns();
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/renew"))).await?;
+    let row = client
+        .query_one(
+            &statement,
+            &[
+                /* consumer */ &work.key.name,
+                /* instance */ &work.key.instance,
+                /* partition */ &work.key.partition,
+                /* lease_token */ &work.lease_token,
+                /* lease */ &lease.as_secs_f64(),
+                /* handler */ &work.handler,
+                /* event_ids */ &event_ids,
+                /* tokens */ &tokens,
+            ],
+        )
+        .await?;
+    Ok((row.get("row_held"), usize::try_from(row.get::<_, i64>("claims_held")).unwrap_or(0)))
+}
+
+/// What claims are from now on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClaimsTo {
+    pub(crate) status: &'static str,
+    /// To be added.
+    pub(crate) attempts: i32,
+}
+
+/// What settling leased work answered.
+#[derive(Debug)]
+pub(crate) struct SettledLease {
+    /// Claims that were still ours.
+    pub(crate) settled: usize,
+    /// Was the row still ours?
+    pub(crate) moved: bool,
+    pub(crate) next_attempt_at: Option<OffsetDateTime>,
+}
+
+/// Settles claims, the row, and the dead letter of an event that is passed over, together; `keep` holds the lease on.
+pub(crate) async fn settle_leased(
+    client: &ClientWrapper,
+    schema: &Schema,
+    work: LeasedWork<'_>,
+    to: &Settlement,
+    claims_to: ClaimsTo,
+    letter: Option<&DeadLetter<'_>>,
+    keep: bool,
+) -> Result<SettledLease> {
+    let (event_ids, tokens) = work.columns();
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/settle_leased"))).await?;
+    let row = client
+        .query_one(
+            &statement,
+            &[
+                /* consumer */ &work.key.name,
+                /* instance */ &work.key.instance,
+                /* partition */ &work.key.partition,
+                /* lease_token */ &work.lease_token,
+                /* position */ &to.position,
+                /* status */ &to.status,
+                /* attempts */ &to.attempts,
+                /* faults */ &to.faults,
+                /* rearms */ &to.rearms,
+                /* due_in */ &to.due_in.map(|d| d.as_secs_f64()),
+                /* failed_event_id */ &to.failed_event_id,
+                /* last_error */ &to.last_error,
+                /* processed */ &to.processed,
+                /* failed */ &to.failed,
+                /* skipped */ &to.skipped,
+                /* keep */ &keep,
+                /* handler */ &work.handler,
+                /* event_ids */ &event_ids,
+                /* tokens */ &tokens,
+                /* claim_status */ &claims_to.status,
+                /* claim_attempts */ &claims_to.attempts,
+                /* letter_position */ &letter.map(|l| l.event.id()),
+                /* letter_event_id */ &letter.map(|l| l.event.event_id()),
+                /* letter_event_type */ &letter.map(|l| l.event.event_type()),
+                /* letter_attempts */ &letter.map(|l| l.attempts),
+                /* letter_reason */ &letter.map(|l| l.reason),
+            ],
+        )
+        .await?;
+    Ok(SettledLease {
+        settled: usize::try_from(row.get::<_, i64>("settled")).unwrap_or(0),
+        moved: row.get("moved"),
+        next_attempt_at: row.get("next_attempt_at"),
+    })
+}
+
+/// Lets others have the row, and releases the claims.
+pub(crate) async fn give_lease_back(
+    client: &ClientWrapper,
+    schema: &Schema,
+    work: LeasedWork<'_>,
+) -> Result<()> {
+    let (event_ids, tokens) = work.columns();
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/give_lease_back"))).await?;
+    client
+        .execute(
+            &statement,
+            &[
+                /* consumer */ &work.key.name,
+                /* instance */ &work.key.instance,
+                /* partition */ &work.key.partition,
+                /* lease_token */ &work.lease_token,
+                /* handler */ &work.handler,
+                /* event_ids */ &event_ids,
+                /* tokens */ &tokens,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
 /// Fails, in the place of a statement that would end the pass's transaction.
 pub(crate) async fn refuse_end(client: &ClientWrapper, schema: &Schema) -> Result<()> {
     client.execute(&*schema.sql(sql!("consumers/refuse_end")), &[]).await?;
@@ -351,6 +519,24 @@ pub(crate) struct Standing {
     pub(crate) retry: bool,
     /// Dead letters that nobody has settled, 1,000 at most.
     pub(crate) open_letters: i64,
+    /// Of a queued consumer, on its first partition.
+    pub(crate) depth: Option<Depth>,
+}
+
+/// What a queue holds, 10,000 rows at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Depth {
+    pub(crate) pending: i64,
+    pub(crate) in_progress: i64,
+    /// Seconds since the first of them was due; negative until then, `None` where nothing is in it.
+    pub(crate) due_for: Option<f64>,
+}
+
+impl Standing {
+    /// Is anything in the queue due?
+    pub(crate) fn is_due(&self) -> bool {
+        self.depth.is_some_and(|depth| depth.due_for.is_some_and(|due_for| due_for >= 0.0))
+    }
 }
 
 /// How everything stands.
@@ -389,6 +575,11 @@ pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) 
             behind: seconds(row.get("behind")),
             retry: row.get("retry"),
             open_letters: row.get("open_letters"),
+            depth: row.get::<_, Option<i64>>("pending").map(|pending| Depth {
+                pending,
+                in_progress: row.get("in_progress"),
+                due_for: row.get("due_for"),
+            }),
         });
     }
     Ok(poll)
@@ -416,7 +607,7 @@ pub(crate) async fn expire(client: &ClientWrapper, schema: &Schema, after: Durat
 }
 
 /// Times that have passed already are zero, and endless ones end: they are added to the present.
-fn seconds(seconds: Option<f64>) -> Option<Duration> {
+pub(super) fn seconds(seconds: Option<f64>) -> Option<Duration> {
     const YEARS: f64 = 10.0 * 365.0 * 86_400.0;
     seconds.map(|s| Duration::try_from_secs_f64(s.clamp(0.0, YEARS)).unwrap_or_default())
 }

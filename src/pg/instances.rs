@@ -58,6 +58,12 @@ pub(crate) async fn mark(
     Ok(row.map(|r| r.get("epoch")))
 }
 
+/// Holds this process's lock for as long as the session lives.
+pub(crate) async fn be_present(client: &ClientWrapper, schema: &Schema, id: Uuid) -> Result<()> {
+    client.execute(&*schema.sql(sql!("instances/be_present")), &[/* id */ &id]).await?;
+    Ok(())
+}
+
 pub(crate) async fn leave(client: &ClientWrapper, schema: &Schema, id: Uuid) -> Result<()> {
     let statement = client.prepare_cached(&schema.sql(sql!("instances/leave"))).await?;
     client.execute(&statement, &[/* id */ &id]).await?;

@@ -25,7 +25,8 @@ SELECT h.epoch, h.top, h.unsafe, h.rings, c.name, c.instance, c.partition, c.pos
                    AND d.state IN ('open', 'retry_requested')
                LIMIT 1000
            ) AS open
-       ) AS open_letters
+       ) AS open_letters,
+       q.pending, q.in_progress, q.due_for
 FROM (
     SELECT (SELECT epoch FROM inorder.instances WHERE id = $1::uuid) AS epoch,
            coalesce((SELECT id FROM inorder.events ORDER BY id DESC LIMIT 1), 0) AS top,
@@ -33,4 +34,18 @@ FROM (
            inorder.rings() AS rings
 ) AS h
 LEFT JOIN inorder.consumers AS c ON true
+LEFT JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE r.status = 'pending') AS pending,
+           count(*) FILTER (WHERE r.status = 'in_progress') AS in_progress,
+           -- Of the row that was due first; negative until then.
+           (extract(epoch FROM clock_timestamp()) - extract(epoch FROM min(r.due_at)))::float8 AS due_for
+    FROM (
+        SELECT l.status, coalesce(l.lease_until, l.next_attempt_at, l.created_at) AS due_at
+        FROM inorder.ledger AS l
+        WHERE l.handler = inorder.ledger_handler(c.name, c.instance)
+            AND l.status IN ('pending', 'in_progress')
+        ORDER BY coalesce(l.lease_until, l.next_attempt_at, l.created_at)
+        LIMIT 10000
+    ) AS r
+) AS q ON c.kind = 'queued' AND c.partition = 0
 ORDER BY c.name, c.instance, c.partition

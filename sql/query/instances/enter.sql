@@ -12,4 +12,4 @@ WITH silent AS (
 INSERT INTO inorder.instances (id, epoch, host, pid, version)
 VALUES ($1::uuid, $2::uuid, $3::text, $4::int, $5::text)
 ON CONFLICT ON CONSTRAINT instances_pkey
-DO UPDATE SET epoch = excluded.epoch, heartbeat_at = clock_timestamp(), sleeping_until = NULL
+DO UPDATE SET epoch = excluded.epoch, heartbeat_at = clock_timestamp(), sleeping_until = NULL, session_lock = NULL

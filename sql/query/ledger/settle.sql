@@ -1,0 +1,22 @@
+-- inorder ledger/settle
+-- Writes what claims came to. A claim that was lost changes nothing: the answer names those that were still held.
+-- $1 uuid[]   event_ids
+-- $2 bigint[] tokens
+-- $3 text     handler
+-- $4 text[]   statuses
+-- $5 int[]    attempts: to be added
+-- $6 int[]    faults: to be added
+-- $7 float8[] due_in: seconds until the next attempt, of a pending row
+-- $8 text[]   errors
+UPDATE inorder.ledger AS l
+SET status = s.status,
+    attempts = l.attempts + s.attempts,
+    faults = l.faults + s.faults,
+    next_attempt_at = CASE s.status WHEN 'pending' THEN clock_timestamp() + make_interval(secs => s.due_in) END,
+    lease_until = NULL,
+    last_error = coalesce(s.error, l.last_error),
+    updated_at = clock_timestamp()
+FROM unnest($1::uuid[], $2::bigint[], $4::text[], $5::int[], $6::int[], $7::float8[], $8::text[])
+    AS s (event_id, token, status, attempts, faults, due_in, error)
+WHERE l.event_id = s.event_id AND l.handler = $3::text AND l.token = s.token AND l.status = 'in_progress'
+RETURNING l.event_id

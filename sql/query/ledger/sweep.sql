@@ -1,0 +1,44 @@
+-- inorder ledger/sweep
+-- Claims what is due in the queue of a handler: what waits for its next attempt, was recorded by a producer, or was left behind by a
+-- process that is heard of no more, which is a fault of its row. Of a stream, the first only, and only what the consumer has
+-- passed: others may be in front of the rest.
+-- $1 text    handler
+-- $2 bigint  limit
+-- $3 float8  lease: seconds
+-- $4 uuid    owner: this process
+-- $5 text    consumer
+-- $6 text    instance
+WITH due AS (
+    SELECT l.event_id, l.handler
+    FROM inorder.ledger AS l
+    WHERE l.handler = $1::text AND l.status IN ('pending', 'in_progress')
+        AND coalesce(l.lease_until, l.next_attempt_at, l.created_at) <= clock_timestamp()
+        AND (
+            l.stream IS NULL
+            OR l.position <= (SELECT min(c.position) FROM inorder.consumers AS c WHERE c.name = $5::text AND c.instance = $6::text)
+            AND NOT EXISTS (
+                SELECT
+                FROM inorder.ledger AS f
+                WHERE f.handler = l.handler AND f.stream = l.stream AND f.position < l.position
+                    AND f.status IN ('pending', 'in_progress')
+            )
+        )
+    ORDER BY coalesce(l.lease_until, l.next_attempt_at, l.created_at)
+    LIMIT $2::bigint
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+claimed AS (
+    UPDATE inorder.ledger AS l
+    SET status = 'in_progress', token = nextval('inorder.fencing'),
+        lease_until = clock_timestamp() + make_interval(secs => $3::float8), next_attempt_at = NULL,
+        faults = l.faults + CASE l.status WHEN 'in_progress' THEN 1 ELSE 0 END,
+        owner = $4::uuid, updated_at = clock_timestamp()
+    FROM due AS d
+    WHERE l.event_id = d.event_id AND l.handler = d.handler
+    RETURNING l.event_id, l.token, l.attempts, l.faults
+)
+SELECT e.id, e.event_id, e.tenant_id, e.stream_type, e.stream_id, e.stream_version, e.stream_hash, e.event_type, e.schema_version,
+       e.payload, e.metadata, e.correlation_id, e.causation_id, e.created_by, e.recorded_at, c.token, c.attempts, c.faults
+FROM claimed AS c
+JOIN inorder.events AS e ON e.event_id = c.event_id
+ORDER BY e.id

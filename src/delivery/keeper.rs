@@ -1,0 +1,224 @@
+//! Keeps a leased row, and the claims on what is being run for it, while handlers run: renews them from a task of its own, so
+//! that a handler which never yields is renewed for, too.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use uuid::Uuid;
+
+use super::Context;
+use crate::pg::consumers::{self, Key, LeasedWork};
+use crate::pg::{checkout, deadline, throw_away};
+use crate::safe_head::Mutant;
+
+/// A lease is renewed so many times before it would run out.
+const RENEWALS: u32 = 3;
+
+/// A row that is ours for now.
+pub(super) struct Keeper {
+    cx: Arc<Context>,
+    key: Key,
+    handler: Arc<str>,
+    token: i64,
+    lease: Duration,
+    claims: Arc<Mutex<Claims>>,
+    standing: watch::Receiver<Standing>,
+    task: AbortHandle,
+}
+
+/// The claims on what is being run, and how often they changed.
+#[derive(Debug, Default)]
+struct Claims {
+    held: Vec<(Uuid, i64)>,
+    turn: u64,
+}
+
+/// What is known of the lease, by this machine's monotonic clock: never later than the database has it.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    valid_until: Instant,
+    /// Somebody else has the row.
+    row_lost: bool,
+    /// Somebody else may have what is being run.
+    claims_lost: bool,
+}
+
+impl Keeper {
+    /// Keeps a row that was leased by a statement sent at `asked_at`.
+    pub(super) fn begin(
+        cx: &Arc<Context>,
+        key: &Key,
+        handler: &Arc<str>,
+        token: i64,
+        lease: Duration,
+        asked_at: Instant,
+    ) -> Self {
+        let standing = Standing { valid_until: asked_at + lease, row_lost: false, claims_lost: false };
+        let (tell, watched) = watch::channel(standing);
+        let claims = Arc::new(Mutex::new(Claims::default()));
+        let renewal = Renewal {
+            cx: Arc::clone(cx),
+            key: key.clone(),
+            handler: Arc::clone(handler),
+            token,
+            lease,
+            claims: Arc::clone(&claims),
+            tell,
+        };
+        let task = tokio::spawn(renewal.run()).abort_handle();
+        Self {
+            cx: Arc::clone(cx),
+            key: key.clone(),
+            handler: Arc::clone(handler),
+            token,
+            lease,
+            claims,
+            standing: watched,
+            task,
+        }
+    }
+
+    pub(super) fn token(&self) -> i64 {
+        self.token
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// These are being run from now on; they were claimed by a statement sent at `asked_at`.
+    pub(super) fn hold(&self, claims: Vec<(Uuid, i64)>) {
+        let mut held = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        held.held = claims;
+        held.turn += 1;
+    }
+
+    /// They are settled, or about to be.
+    pub(super) fn let_go(&self) -> Vec<(Uuid, i64)> {
+        let mut held = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        held.turn += 1;
+        std::mem::take(&mut held.held)
+    }
+
+    /// Is the row still ours, as far as is known? What is not known to be valid is not.
+    pub(super) fn has_row(&self) -> bool {
+        let standing = *self.standing.borrow();
+        self.cx.mutant == Some(Mutant::LateRenewal)
+            || !standing.row_lost && Instant::now() < standing.valid_until
+    }
+
+    /// Ends when what is being run may be run by another.
+    pub(super) async fn lost(&self) {
+        let mut standing = self.standing.clone();
+        if self.cx.mutant == Some(Mutant::LateRenewal) {
+            return std::future::pending().await;
+        }
+        loop {
+            let now = *standing.borrow_and_update();
+            if now.claims_lost {
+                return;
+            }
+            tokio::select! {
+                changed = standing.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(now.valid_until.into()) => {
+                    if Instant::now() >= standing.borrow().valid_until {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets others have the row, and what was not run to its end. Where that fails, the lease runs out.
+    pub(super) async fn give_back(self) {
+        let claims = self.let_go();
+        let giving = async {
+            let client = checkout(&self.cx.leases, "giving back a lease").await?;
+            let work = LeasedWork {
+                key: &self.key,
+                lease_token: self.token,
+                handler: &self.handler,
+                claims: &claims,
+            };
+            let given = consumers::give_lease_back(&client, self.cx.log.schema(), work);
+            let given = deadline(self.cx.log.limit(), "giving back a lease", given).await;
+            if given.is_err() {
+                throw_away(client);
+            }
+            given
+        };
+        if let Err(error) = giving.await {
+            tracing::warn!(consumer = %self.key, error = error.report(), "a lease could not be given back; it runs out by itself");
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Renewal {
+    cx: Arc<Context>,
+    key: Key,
+    handler: Arc<str>,
+    token: i64,
+    lease: Duration,
+    claims: Arc<Mutex<Claims>>,
+    tell: watch::Sender<Standing>,
+}
+
+impl Renewal {
+    async fn run(self) {
+        let pause = match self.cx.mutant {
+            Some(Mutant::LateRenewal) => self.lease.mul_f64(1.5),
+            _ => self.lease / RENEWALS,
+        };
+        loop {
+            tokio::time::sleep(pause).await;
+            let (claims, turn) = {
+                let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+                (claims.held.clone(), claims.turn)
+            };
+            let sent = Instant::now();
+            let renewing = async {
+                let client = checkout(&self.cx.leases, "renewing a lease").await?;
+                let work = LeasedWork {
+                    key: &self.key,
+                    lease_token: self.token,
+                    handler: &self.handler,
+                    claims: &claims,
+                };
+                let renewed = consumers::renew(&client, self.cx.log.schema(), work, self.lease);
+                let renewed = deadline(self.lease, "renewing a lease", renewed).await;
+                if renewed.is_err() {
+                    throw_away(client);
+                }
+                renewed
+            };
+            match renewing.await {
+                Ok((row_held, claims_held)) => {
+                    let same = self.claims.lock().unwrap_or_else(PoisonError::into_inner).turn == turn;
+                    let lost = same && claims_held < claims.len();
+                    if lost || !row_held {
+                        tracing::warn!(consumer = %self.key, row_held, claims_held, claims = claims.len(), "a lease was lost");
+                    }
+                    self.tell.send_modify(|standing| {
+                        standing.row_lost |= !row_held;
+                        standing.claims_lost |= lost;
+                        if !lost {
+                            standing.valid_until = sent + self.lease;
+                        }
+                    });
+                }
+                // It is tried again; meanwhile the lease runs on, and out.
+                Err(error) => {
+                    tracing::warn!(consumer = %self.key, error = error.report(), "a lease could not be renewed");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Statements on `ledger`.
+
+use std::time::Duration;
+
+use deadpool_postgres::ClientWrapper;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::consumers::{Key, seconds};
+use super::{Schema, sql};
+use crate::event::Event;
+
+type Result<T> = std::result::Result<T, tokio_postgres::Error>;
+
+/// What is to be claimed: its key, and its place in the log where it is an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) event_id: Uuid,
+    pub(crate) position: Option<i64>,
+}
+
+/// On what terms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms<'a> {
+    pub(crate) handler: &'a str,
+    pub(crate) lease: Duration,
+    pub(crate) owner: Option<Uuid>,
+    /// Below the floor, too, and what is dead: an operator said that effects may repeat.
+    pub(crate) repeat: bool,
+    /// Only while this row is leased to us.
+    pub(crate) row: Option<(&'a Key, i64)>,
+}
+
+/// How the row of a key stands after it was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) event_id: Uuid,
+    pub(crate) below_floor: bool,
+    /// Ours, when there is one.
+    pub(crate) token: Option<i64>,
+    pub(crate) attempts: i32,
+    pub(crate) faults: i32,
+    /// Of a row that is not ours; `None` where another was making it at the same moment.
+    pub(crate) status: Option<String>,
+    /// Until when it is held, or waits for its next attempt.
+    pub(crate) until: Option<OffsetDateTime>,
+    /// The same, from now.
+    pub(crate) held_for: Option<Duration>,
+}
+
+/// Claims what can be claimed; an entry for each key, in any order.
+pub(crate) async fn claim(
+    client: &ClientWrapper,
+    schema: &Schema,
+    asked: &[Asked],
+    on: Terms<'_>,
+) -> Result<Vec<Entry>> {
+    let (event_ids, positions): (Vec<Uuid>, Vec<Option<i64>>) =
+        asked.iter().map(|a| (a.event_id, a.position)).unzip();
+    let row = on.row.map(|(key, token)| (&*key.name, &*key.instance, key.partition, token));
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/claim"))).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                /* event_ids */ &event_ids,
+                /* positions */ &positions,
+                /* handler */ &on.handler,
+                /* lease */ &on.lease.as_secs_f64(),
+                /* owner */ &on.owner,
+                /* repeat */ &on.repeat,
+                /* consumer */ &row.map(|r| r.0),
+                /* instance */ &row.map(|r| r.1),
+                /* partition */ &row.map(|r| r.2),
+                /* lease_token */ &row.map(|r| r.3),
+            ],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| Entry {
+            event_id: row.get("event_id"),
+            below_floor: row.get("below_floor"),
+            token: row.get("token"),
+            attempts: row.get::<_, Option<i32>>("attempts").unwrap_or(0),
+            faults: row.get::<_, Option<i32>>("faults").unwrap_or(0),
+            status: row.get("status"),
+            until: row.get("until"),
+            held_for: seconds(row.get("held_for")),
+        })
+        .collect())
+}
+
+/// A claim and what it came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Settlement {
+    pub(crate) event_id: Uuid,
+    pub(crate) token: i64,
+    pub(crate) status: &'static str,
+    /// To be added, as the faults.
+    pub(crate) attempts: i32,
+    pub(crate) faults: i32,
+    /// Until the next attempt, of a pending row.
+    pub(crate) due_in: Duration,
+    pub(crate) error: Option<String>,
+}
+
+/// Names those that were still held; the others were changed by nobody here.
+pub(crate) async fn settle(
+    client: &ClientWrapper,
+    schema: &Schema,
+    handler: &str,
+    claims: &[Settlement],
+) -> Result<Vec<Uuid>> {
+    let column = Columns::of(claims);
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/settle"))).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                /* event_ids */ &column.event_ids,
+                /* tokens */ &column.tokens,
+                /* handler */ &handler,
+                /* statuses */ &column.statuses,
+                /* attempts */ &column.attempts,
+                /* faults */ &column.faults,
+                /* due_in */ &column.due_in,
+                /* errors */ &column.errors,
+            ],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+struct Columns<'a> {
+    event_ids: Vec<Uuid>,
+    tokens: Vec<i64>,
+    statuses: Vec<&'static str>,
+    attempts: Vec<i32>,
+    faults: Vec<i32>,
+    due_in: Vec<f64>,
+    errors: Vec<Option<&'a str>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(claims: &'a [Settlement]) -> Self {
+        Self {
+            event_ids: claims.iter().map(|c| c.event_id).collect(),
+            tokens: claims.iter().map(|c| c.token).collect(),
+            statuses: claims.iter().map(|c| c.status).collect(),
+            attempts: claims.iter().map(|c| c.attempts).collect(),
+            faults: claims.iter().map(|c| c.faults).collect(),
+            due_in: claims.iter().map(|c| c.due_in.as_secs_f64()).collect(),
+            errors: claims.iter().map(|c| c.error.as_deref()).collect(),
+        }
+    }
+}
+
+/// Names those that are held on: event, token, and the end of the lease.
+pub(crate) async fn extend(
+    client: &ClientWrapper,
+    schema: &Schema,
+    handler: &str,
+    claims: &[(Uuid, i64)],
+    lease: Duration,
+) -> Result<Vec<(Uuid, i64, OffsetDateTime)>> {
+    let (event_ids, tokens): (Vec<Uuid>, Vec<i64>) = claims.iter().copied().unzip();
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/extend"))).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                /* event_ids */ &event_ids,
+                /* tokens */ &tokens,
+                /* handler */ &handler,
+                /* lease */ &lease.as_secs_f64(),
+            ],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| (row.get("event_id"), row.get("token"), row.get("lease_until"))).collect())
+}
+
+/// An event that is to be taken into a queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) event_id: Uuid,
+    pub(crate) position: i64,
+    /// Of events that wait for others.
+    pub(crate) stream: Option<String>,
+}
+
+/// Takes events into a queue; those that are ours to run, with their tokens.
+pub(crate) async fn enqueue(
+    client: &ClientWrapper,
+    schema: &Schema,
+    handler: &str,
+    arrivals: &[Arrival],
+    lease: Duration,
+    owner: Uuid,
+) -> Result<Vec<(Uuid, i64)>> {
+    let event_ids: Vec<Uuid> = arrivals.iter().map(|a| a.event_id).collect();
+    let positions: Vec<i64> = arrivals.iter().map(|a| a.position).collect();
+    let streams: Vec<Option<&str>> = arrivals.iter().map(|a| a.stream.as_deref()).collect();
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/enqueue"))).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                /* event_ids */ &event_ids,
+                /* positions */ &positions,
+                /* streams */ &streams,
+                /* handler */ &handler,
+                /* lease */ &lease.as_secs_f64(),
+                /* owner */ &owner,
+            ],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| (row.get("event_id"), row.get("token"))).collect())
+}
+
+/// An event of a queue that is claimed.
+#[derive(Clone, Debug)]
+pub(crate) struct Due {
+    pub(crate) event: Event,
+    pub(crate) token: i64,
+    pub(crate) attempts: i32,
+    pub(crate) faults: i32,
+}
+
+/// Claims what is due in a queue, in id order.
+pub(crate) async fn sweep(
+    client: &ClientWrapper,
+    schema: &Schema,
+    handler: &str,
+    key: &Key,
+    limit: i64,
+    lease: Duration,
+    owner: Uuid,
+) -> Result<Vec<Due>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/sweep"))).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                /* handler */ &handler,
+                /* limit */ &limit,
+                /* lease */ &lease.as_secs_f64(),
+                /* owner */ &owner,
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+            ],
+        )
+        .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Due {
+            token: row.get("token"),
+            attempts: row.get("attempts"),
+            faults: row.get("faults"),
+            event: Event::from_row(row),
+        })
+        .collect())
+}
+
+/// Settles queued events, with the dead letters of those that have a reason. Names those that were still held.
+pub(crate) async fn settle_queued(
+    client: &ClientWrapper,
+    schema: &Schema,
+    handler: &str,
+    key: &Key,
+    claims: &[Settlement],
+    reasons: &[Option<&'static str>],
+) -> Result<Vec<Uuid>> {
+    let column = Columns::of(claims);
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/settle_queued"))).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                /* event_ids */ &column.event_ids,
+                /* tokens */ &column.tokens,
+                /* handler */ &handler,
+                /* statuses */ &column.statuses,
+                /* attempts */ &column.attempts,
+                /* faults */ &column.faults,
+                /* due_in */ &column.due_in,
+                /* errors */ &column.errors,
+                /* reasons */ &reasons,
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+            ],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
