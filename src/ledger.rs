@@ -31,6 +31,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
+use crate::outcome::shortened;
 use crate::pg::ledger::{self as table, Asked, Entry, Settlement, Terms};
 use crate::store::Inorder;
 
@@ -57,6 +58,7 @@ use crate::store::Inorder;
 pub struct Ledger {
     log: Inorder,
     lease: Duration,
+    repeats: bool,
 }
 
 /// What is claimed: an event, a uuid, or any text, which is hashed.
@@ -125,15 +127,23 @@ pub(crate) fn idempotency_key(handler: &str, event_id: Uuid) -> Uuid {
 impl Inorder {
     /// The ledger, with leases of 30 s.
     pub fn ledger(&self) -> Ledger {
-        Ledger { log: self.clone(), lease: Duration::from_secs(30) }
+        Ledger { log: self.clone(), lease: Duration::from_secs(30), repeats: false }
     }
 }
 
 impl Ledger {
-    /// How long a claim is valid, unless it is [extended](Claimed::extend). Default 30 s.
+    /// How long a claim is valid, unless it is [extended](Claimed::extend): 10 ms to 24 h. Default 30 s.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
+        self
+    }
+
+    /// Claims what was given up, too, and what is so old that the ledger has forgotten whether it was run: an operator has said
+    /// that effects may repeat. What is recorded done stays done.
+    #[must_use]
+    pub fn accept_repeats(mut self) -> Self {
+        self.repeats = true;
         self
     }
 
@@ -143,8 +153,9 @@ impl Ledger {
     ///
     /// # Errors
     /// [`ErrorKind::Precondition`] for an event so old that the ledger has forgotten whether it was run;
-    /// [`ErrorKind::Config`] for a handler's name that is empty or longer than 500 bytes. Otherwise of the server and
-    /// the network. After any error, do not run it.
+    /// [`ErrorKind::Config`] for a handler's name that is empty or longer than 500 bytes, and for a lease out of its range;
+    /// [`ErrorKind::Busy`] when others are at the same key all the time. Otherwise of the server and the network. After any
+    /// error, do not run it.
     pub async fn claim(&self, key: impl Into<LedgerKey>, handler: &str) -> Result<Claim, Error> {
         let claims = self.claim_all([key], handler).await?;
         claims.into_iter().next().ok_or_else(|| unclaimed(handler))
@@ -160,7 +171,7 @@ impl Ledger {
         keys: impl IntoIterator<Item = K>,
         handler: &str,
     ) -> Result<Vec<Claim>, Error> {
-        check_handler(handler)?;
+        self.check(handler)?;
         let keys: Vec<Asked> = keys.into_iter().map(|key| key.into().0).collect();
         let mut found: HashMap<Uuid, Entry> = HashMap::new();
         let mut left = keys.clone();
@@ -192,7 +203,7 @@ impl Ledger {
     }
 
     async fn ask(&self, keys: &[Asked], handler: &str) -> Result<Vec<Entry>, Error> {
-        let on = Terms { handler, lease: self.lease, owner: None, repeat: false, row: None };
+        let on = Terms { handler, lease: self.lease, owner: None, repeat: self.repeats, row: None };
         let schema = self.log.schema();
         self.log.asking("claiming", async |client| table::claim(client, schema, keys, on).await).await
     }
@@ -225,22 +236,62 @@ impl Ledger {
         }
     }
 
-    /// Records that claims were run, in one statement. The answer is how many were still ours.
+    /// Records that claims were run, in one statement for each handler. The answer is how many were still ours. As with
+    /// [`Claimed::complete`], it begins at once, and goes on when the future is dropped.
     ///
     /// # Errors
     /// Of the server and the network: whether they are recorded is unknown.
-    pub async fn complete_all(&self, claims: Vec<Claimed>) -> Result<usize, Error> {
-        let mut completed = 0;
-        let mut by_handler: BTreeMap<String, Vec<Claimed>> = BTreeMap::new();
-        for claim in claims {
-            by_handler.entry(claim.handler.clone()).or_default().push(claim);
+    pub fn complete_all(
+        &self,
+        claims: Vec<Claimed>,
+    ) -> impl Future<Output = Result<usize, Error>> + Send + 'static {
+        self.settle_all(claims, |claim| claim.settlement("done"))
+    }
+
+    /// Records attempts that failed, to be made again after `pause`; as [`complete_all`](Self::complete_all) otherwise.
+    ///
+    /// # Errors
+    /// As for [`complete_all`](Self::complete_all).
+    pub fn fail_all(
+        &self,
+        claims: Vec<Claimed>,
+        pause: Duration,
+        error: impl fmt::Display,
+    ) -> impl Future<Output = Result<usize, Error>> + Send + 'static {
+        let error = error.to_string();
+        self.settle_all(claims, move |claim| claim.failure("pending", pause, &error))
+    }
+
+    /// Gives claims back, at no cost; as [`complete_all`](Self::complete_all) otherwise.
+    ///
+    /// # Errors
+    /// As for [`complete_all`](Self::complete_all).
+    pub fn release_all(
+        &self,
+        claims: Vec<Claimed>,
+    ) -> impl Future<Output = Result<usize, Error>> + Send + 'static {
+        self.settle_all(claims, |claim| claim.settlement("pending"))
+    }
+
+    fn settle_all(
+        &self,
+        claims: Vec<Claimed>,
+        settlement: impl Fn(&Claimed) -> Settlement,
+    ) -> impl Future<Output = Result<usize, Error>> + Send + 'static {
+        let mut by_handler: BTreeMap<String, Vec<Settlement>> = BTreeMap::new();
+        for mut claim in claims {
+            let settlement = settlement(&claim);
+            claim.settled = true;
+            by_handler.entry(std::mem::take(&mut claim.handler)).or_default().push(settlement);
         }
-        for (handler, mut claims) in by_handler {
-            let done: Vec<Settlement> = claims.iter().map(|claim| claim.settlement("done")).collect();
-            claims.iter_mut().for_each(|claim| claim.settled = true);
-            completed += self.settle(&handler, &done).await?.len();
-        }
-        Ok(completed)
+        let ledger = self.clone();
+        to_the_end(async move {
+            let mut held = 0;
+            for (handler, settlements) in by_handler {
+                held += ledger.settle(&handler, &settlements).await?.len();
+            }
+            Ok(held)
+        })
     }
 
     async fn settle(&self, handler: &str, claims: &[Settlement]) -> Result<Vec<Uuid>, Error> {
@@ -249,7 +300,43 @@ impl Ledger {
             .asking("settling claims", async |client| table::settle(client, schema, handler, claims).await)
             .await
     }
+
+    fn check(&self, handler: &str) -> Result<(), Error> {
+        let wrong = if handler.is_empty() || handler.len() > 500 || handler.contains('\0') {
+            format!("handler is {handler:?}; it must be 1 to 500 bytes long, without U+0000")
+        } else if !(Duration::from_millis(10)..=Duration::from_secs(24 * 3_600)).contains(&self.lease) {
+            format!("lease is {:?}; it must be 10 ms to 24 h", self.lease)
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::Config, wrong))
+    }
 }
+
+/// Begins at once, and goes on when the future is dropped: what was run is recorded, whatever becomes of whoever waits for it.
+fn to_the_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> impl Future<Output = Result<T, Error>> + Send + 'static {
+    let begun = match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => Ok(runtime.spawn(work)),
+        Err(_) => Err(work),
+    };
+    async move {
+        match begun {
+            Err(work) => work.await,
+            Ok(task) => task.await.unwrap_or_else(|ended| match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Error::new(
+                    ErrorKind::Ambiguous,
+                    "settling claims: the runtime was shut down meanwhile, and whether they are settled is unknown",
+                )),
+            }),
+        }
+    }
+}
+
+/// Longer than anybody waits, and not beyond what a timestamp holds.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// How often a key is asked for that others are making at the same moment.
 const TRIES: usize = 5;
@@ -259,16 +346,6 @@ fn unclaimed(handler: &str) -> Error {
         ErrorKind::Busy,
         format!("claiming for {handler:?}: others are making and taking away the same row; ask again"),
     )
-}
-
-fn check_handler(handler: &str) -> Result<(), Error> {
-    if (1..=500).contains(&handler.len()) && !handler.contains('\0') {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Config,
-        format!("handler is {handler:?}; it must be 1 to 500 bytes long, without U+0000"),
-    ))
 }
 
 impl Claimed {
@@ -294,43 +371,48 @@ impl Claimed {
 
     /// Records that it was run. False: the claim was lost, and nothing was changed; another may have run it, too.
     ///
+    /// Cancel safety: it begins at once, and goes on when the future is dropped, polled or not. So it is with the others that
+    /// settle a claim.
+    ///
     /// # Errors
     /// Of the server and the network: whether it is recorded is unknown. Its lease runs out, and then it may run again.
-    pub async fn complete(self) -> Result<bool, Error> {
+    pub fn complete(self) -> impl Future<Output = Result<bool, Error>> + Send + 'static {
         let settlement = self.settlement("done");
-        self.settle(settlement).await
+        self.settle(settlement)
     }
 
     /// Records an attempt that failed, to be made again after `pause`. False: the claim was lost, and nothing was changed.
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
-    pub async fn fail(self, pause: Duration, error: impl fmt::Display) -> Result<bool, Error> {
-        let mut settlement = self.settlement("pending");
-        settlement.attempts = 1;
-        settlement.due_in = pause;
-        settlement.error = Some(error.to_string().replace('\0', "\u{fffd}"));
-        self.settle(settlement).await
+    pub fn fail(
+        self,
+        pause: Duration,
+        error: impl fmt::Display,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'static {
+        let settlement = self.failure("pending", pause, &error.to_string());
+        self.settle(settlement)
     }
 
     /// Records that it is given up: nobody may claim it until an operator says so. False: the claim was lost.
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
-    pub async fn give_up(self, error: impl fmt::Display) -> Result<bool, Error> {
-        let mut settlement = self.settlement("dead");
-        settlement.attempts = 1;
-        settlement.error = Some(error.to_string().replace('\0', "\u{fffd}"));
-        self.settle(settlement).await
+    pub fn give_up(
+        self,
+        error: impl fmt::Display,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'static {
+        let settlement = self.failure("dead", Duration::ZERO, &error.to_string());
+        self.settle(settlement)
     }
 
     /// Gives the claim back; it costs no attempt, and another may claim it at once. False: the claim was lost.
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
-    pub async fn release(self) -> Result<bool, Error> {
+    pub fn release(self) -> impl Future<Output = Result<bool, Error>> + Send + 'static {
         let settlement = self.settlement("pending");
-        self.settle(settlement).await
+        self.settle(settlement)
     }
 
     /// Renews the lease from now on. False: the claim was lost; stop, another may be at it.
@@ -338,7 +420,7 @@ impl Claimed {
     /// # Errors
     /// Of the server and the network; the lease stands as it was, or was renewed.
     pub async fn extend(&self) -> Result<bool, Error> {
-        let Ledger { log, lease } = &self.ledger;
+        let Ledger { log, lease, .. } = &self.ledger;
         let (schema, claim) = (log.schema(), [(self.event_id, self.token)]);
         let extending = log.asking("extending a claim", async |client| {
             table::extend(client, schema, &self.handler, &claim, *lease).await
@@ -358,10 +440,23 @@ impl Claimed {
         }
     }
 
-    async fn settle(mut self, settlement: Settlement) -> Result<bool, Error> {
-        // Dropped in the middle, or unanswered, it is left to the lease: a release could overtake it.
+    fn failure(&self, status: &'static str, pause: Duration, error: &str) -> Settlement {
+        Settlement {
+            attempts: 1,
+            due_in: pause.min(LONGEST_PAUSE),
+            error: Some(shortened(error)),
+            ..self.settlement(status)
+        }
+    }
+
+    fn settle(
+        mut self,
+        settlement: Settlement,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'static {
+        // Unanswered, it is left to the lease: a release could overtake it.
         self.settled = true;
-        Ok(!self.ledger.settle(&self.handler, &[settlement]).await?.is_empty())
+        let (ledger, handler) = (self.ledger.clone(), std::mem::take(&mut self.handler));
+        to_the_end(async move { Ok(!ledger.settle(&handler, &[settlement]).await?.is_empty()) })
     }
 }
 

@@ -237,6 +237,17 @@ impl Index<&str> for Report {
     }
 }
 
+/// An error as it is kept in a row, which is written often.
+pub(crate) fn shortened(message: &str) -> String {
+    const MOST: usize = 2_000;
+    // A text of PostgreSQL cannot hold U+0000.
+    let clean = message.replace('\0', "\u{fffd}");
+    match clean.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &clean[..end]),
+        None => clean,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

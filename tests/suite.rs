@@ -16,6 +16,7 @@ mod suite {
     mod faults;
     mod flights;
     mod follow;
+    mod ledger;
     mod limits;
     mod metrics;
     mod migrate;

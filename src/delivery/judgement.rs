@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use super::Pass;
 use crate::consumer::{Options, saturated};
 use crate::event::Event;
-use crate::outcome::{ConsumerReport, Failure, Outcome, Verdict};
+use crate::outcome::{ConsumerReport, Failure, Outcome, Verdict, shortened};
 use crate::pg::consumers::{Settlement, State};
 
 /// What is to be written, and what it is called.
@@ -172,17 +172,6 @@ impl Judgement {
 
 /// Whatever pause is asked for: later times are beyond what a timestamp holds.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 86_400);
-
-/// Errors are kept in the row, which is written often.
-pub(super) fn shortened(message: &str) -> String {
-    const MOST: usize = 2_000;
-    // A text of PostgreSQL cannot hold U+0000.
-    let clean = message.replace('\0', "\u{fffd}");
-    match clean.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &clean[..end]),
-        None => clean,
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -30,14 +30,13 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use super::handling::{cancelling, panic_message};
-use super::judgement::shortened;
 use super::{Context, Phase, handler_name};
 use crate::backoff::Backoff;
 use crate::consumer::{Consumer, Effect, Work, saturated};
 use crate::error::Error;
 use crate::event::Event;
 use crate::metrics;
-use crate::outcome::{Failure, Verdict};
+use crate::outcome::{Failure, Verdict, shortened};
 use crate::pg::consumers::Key;
 use crate::pg::ledger::{self, Arrival, Due, Settlement};
 use crate::pg::{On, checkout, deadline, throw_away};
