@@ -14,10 +14,12 @@ use crate::screen::Screen;
 mod append;
 mod arena;
 mod deliver;
+mod effect;
 mod fanout;
 mod figures;
 mod idle;
 mod latency;
+mod queue;
 mod sql;
 
 use arena::Arena;
@@ -43,7 +45,7 @@ pub(crate) struct Args {
     /// How long the clock runs in each measurement, where a bench goes by time (append, latency, idle).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     seconds: Option<u32>,
-    /// How many events are delivered, where a bench goes by events (deliver, fanout).
+    /// How many events are delivered, where a bench goes by events (deliver, fanout, effect, queue).
     #[arg(long, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
     events: Option<u32>,
     /// Only cases whose name contains this.
@@ -63,6 +65,10 @@ enum What {
     Idle,
     /// Rows read from the log for ten consumers, beside those read for one.
     Fanout,
+    /// Events an effect consumer gets through a second, beside two committed statements each by hand.
+    Effect,
+    /// Events a queued consumer gets through a second, beside a queue by hand, and beside an effect consumer.
+    Queue,
     /// All of them.
     All,
 }
@@ -75,6 +81,8 @@ impl What {
             Self::Latency => "latency",
             Self::Idle => "idle",
             Self::Fanout => "fanout",
+            Self::Effect => "effect",
+            Self::Queue => "queue",
             Self::All => "all",
         }
     }
@@ -106,7 +114,8 @@ pub(crate) async fn run(
 
 async fn measure(args: &Args, arena: &Arena) -> Result<Sheet> {
     let mut sheet = Sheet::new(args.what.name(), arena.about().await?);
-    let all = [What::Append, What::Deliver, What::Latency, What::Idle, What::Fanout];
+    let all =
+        [What::Append, What::Deliver, What::Latency, What::Idle, What::Fanout, What::Effect, What::Queue];
     for what in all.into_iter().filter(|what| args.what == *what || args.what == What::All) {
         sheet.add(what.name(), measure_one(args, what, arena).await?);
     }
@@ -123,6 +132,8 @@ async fn measure_one(args: &Args, what: What, arena: &Arena) -> Result<Vec<Case>
         What::Latency => latency::measure(args, arena).await,
         What::Idle => idle::measure(args, arena).await,
         What::Fanout => fanout::measure(args, arena).await,
+        What::Effect => effect::measure(args, arena).await,
+        What::Queue => queue::measure(args, arena).await,
         What::All => Ok(Vec::new()),
     }
 }

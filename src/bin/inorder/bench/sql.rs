@@ -135,3 +135,97 @@ pub(crate) fn count_effects(schema: &str) -> String {
 /// $1 text  schema
 pub(crate) const ROWS_READ: &str = "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) AS rows, n_tup_ins AS appended \
      FROM pg_stat_user_tables WHERE schemaname = $1::text AND relname = 'events'";
+
+/// Is everything delivered that was stored, and all of it settled?
+/// $1 text  handler
+pub(crate) fn settled(schema: &str) -> String {
+    format!(
+        "SELECT (SELECT min(position) FROM {schema}.consumers WHERE name = $1::text) = (SELECT max(id) FROM {schema}.events) \
+         AND NOT EXISTS (SELECT FROM {schema}.ledger WHERE handler = $1::text AND status IN ('pending', 'in_progress')) AS settled"
+    )
+}
+
+pub(crate) fn done(schema: &str) -> String {
+    format!("SELECT count(*) AS done FROM {schema}.ledger WHERE status = 'done'")
+}
+
+/// A claim by hand, with a lease of 30 s, as ours.
+/// $1 uuid    event_id
+/// $2 text    handler
+/// $3 bigint  position
+pub(crate) fn claim(schema: &str) -> String {
+    format!(
+        "INSERT INTO {schema}.ledger (event_id, handler, status, token, lease_until, position) \
+         VALUES ($1::uuid, $2::text, 'in_progress', nextval('{schema}.fencing'), clock_timestamp() + interval '30 s', $3::bigint) \
+         RETURNING token"
+    )
+}
+
+/// The same for several.
+/// $1 uuid[]    event_ids
+/// $2 text      handler
+/// $3 bigint[]  positions
+pub(crate) fn claim_batch(schema: &str) -> String {
+    format!(
+        "INSERT INTO {schema}.ledger (event_id, handler, status, token, lease_until, position) \
+         SELECT a.event_id, $2::text, 'in_progress', nextval('{schema}.fencing'), clock_timestamp() + interval '30 s', a.position \
+         FROM unnest($1::uuid[], $3::bigint[]) AS a (event_id, position) \
+         RETURNING event_id, token"
+    )
+}
+
+/// Settles a claim.
+/// $1 uuid    event_id
+/// $2 text    handler
+/// $3 bigint  token
+pub(crate) fn settle(schema: &str) -> String {
+    format!(
+        "UPDATE {schema}.ledger SET status = 'done', lease_until = NULL, updated_at = clock_timestamp() \
+         WHERE event_id = $1::uuid AND handler = $2::text AND token = $3::bigint AND status = 'in_progress'"
+    )
+}
+
+/// The same for several.
+/// $1 uuid[]    event_ids
+/// $2 text      handler
+/// $3 bigint[]  tokens
+pub(crate) fn settle_batch(schema: &str) -> String {
+    format!(
+        "UPDATE {schema}.ledger AS l SET status = 'done', lease_until = NULL, updated_at = clock_timestamp() \
+         FROM unnest($1::uuid[], $3::bigint[]) AS s (event_id, token) \
+         WHERE l.event_id = s.event_id AND l.handler = $2::text AND l.token = s.token AND l.status = 'in_progress'"
+    )
+}
+
+/// Puts events into a queue.
+/// $1 uuid[]    event_ids
+/// $2 text      handler
+/// $3 bigint[]  positions
+pub(crate) fn enqueue(schema: &str) -> String {
+    format!(
+        "INSERT INTO {schema}.ledger (event_id, handler, status, position) \
+         SELECT a.event_id, $2::text, 'pending', a.position \
+         FROM unnest($1::uuid[], $3::bigint[]) AS a (event_id, position)"
+    )
+}
+
+/// Claims what is due in a queue.
+/// $1 text    handler
+/// $2 bigint  limit
+pub(crate) fn claim_due(schema: &str) -> String {
+    format!(
+        "WITH due AS ( \
+             SELECT event_id, handler FROM {schema}.ledger \
+             WHERE handler = $1::text AND status IN ('pending', 'in_progress') \
+                 AND coalesce(lease_until, next_attempt_at, created_at) <= clock_timestamp() \
+             ORDER BY coalesce(lease_until, next_attempt_at, created_at) \
+             LIMIT $2::bigint \
+             FOR NO KEY UPDATE SKIP LOCKED \
+         ) \
+         UPDATE {schema}.ledger AS l \
+         SET status = 'in_progress', token = nextval('{schema}.fencing'), lease_until = clock_timestamp() + interval '30 s', \
+             updated_at = clock_timestamp() \
+         FROM due AS d WHERE l.event_id = d.event_id AND l.handler = d.handler \
+         RETURNING l.event_id, l.token"
+    )
+}
