@@ -168,6 +168,12 @@ impl Event {
         self.row.get::<_, Instant>(column::RECORDED_AT).0
     }
 
+    /// What the rows of a stream wait for each other by, in the ledger. In SQL: `inorder.ledger_stream`.
+    pub(crate) fn ledger_stream(&self) -> Option<String> {
+        let (kind, id) = self.stream_type().zip(self.stream_id())?;
+        Some(format!("{}/{kind}/{id}", self.tenant_id()))
+    }
+
     /// Bytes that the event holds in memory, about.
     pub(crate) fn size(&self) -> usize {
         const FIXED: usize = 400;

@@ -78,11 +78,13 @@ mod delivery;
 mod dispatcher;
 mod error;
 mod event;
+mod inbound;
 mod ledger;
 mod metrics;
 mod migrate;
 mod outcome;
 mod pg;
+mod queue;
 mod safe_head;
 mod store;
 #[cfg(feature = "testing")]
@@ -100,9 +102,11 @@ pub use consumer::{
 pub use dispatcher::{Dispatcher, DispatcherBuilder, Registered, Running};
 pub use error::{Error, ErrorKind};
 pub use event::{Append, Event, ExpectedVersion, NewEvent, Undecodable};
+pub use inbound::{Inbound, Received};
 pub use ledger::{Claim, Claimed, Ledger, LedgerKey};
 pub use migrate::Migrated;
 pub use outcome::{ConsumerReport, Failure, Outcome, Report, Verdict};
+pub use queue::Pending;
 pub use safe_head::Follower;
 #[doc(hidden)]
 #[cfg(feature = "cli")]

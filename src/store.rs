@@ -11,7 +11,9 @@ use deadpool_postgres::{Object, Pool};
 
 use crate::error::{Error, ErrorKind};
 use crate::pg::{self, Connector, Schema};
+use crate::queue::Nudges;
 
+pub(crate) use append::{check_sendable, to_int};
 pub use read::StreamReader;
 
 /// Compiles what the page says.
@@ -32,6 +34,7 @@ struct Inner {
     schema: Arc<Schema>,
     connector: Connector,
     pool: Pool,
+    nudges: Nudges,
 }
 
 /// What [`Inorder::with_config`] takes; the fields' documentation names the defaults.
@@ -109,7 +112,8 @@ impl Inorder {
         let schema = Arc::new(Schema::new(&config.schema)?);
         let connector = Connector::new(&config.url, &config.application_name, config.connect_timeout)?;
         let pool = connector.pool(config.pool_size, config.wait_timeout)?;
-        let log = Self { inner: Arc::new(Inner { config, schema, connector, pool }) };
+        let log =
+            Self { inner: Arc::new(Inner { config, schema, connector, pool, nudges: Nudges::default() }) };
         let what = format!("connecting to {}", log.inner.connector.target());
         drop(log.client(&what).await?);
         Ok(log)
@@ -134,6 +138,11 @@ impl Inorder {
 
     pub(crate) fn connector(&self) -> &Connector {
         &self.inner.connector
+    }
+
+    /// What wakes the sweepers of this process.
+    pub(crate) fn nudges(&self) -> &Nudges {
+        &self.inner.nudges
     }
 
     /// How long a statement of ours may take.

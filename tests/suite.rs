@@ -16,10 +16,12 @@ mod suite {
     mod faults;
     mod flights;
     mod follow;
+    mod inbound;
     mod ledger;
     mod limits;
     mod metrics;
     mod migrate;
+    mod pending;
     mod read;
     mod registration;
     mod safe_head;

@@ -7,6 +7,7 @@
 //! - [`eventually()`]: waiting for something to become true; [`within()`]: for a future; [`Gate`]: for the test's word;
 //! - [`Stage`]: a log with events, and what its consumers made of them; [`Actor`]: a handler that does what the test says;
 //! - [`Writer`]: a program that appends; [`Recording`]: a log whose consumers keep what they are handed;
+//! - [`Runs`]: queued consumers that keep what they were called with;
 //! - [`Words`]: what the library logs;
 //! - [`Proxy`]: a network that fails.
 //!
@@ -18,6 +19,7 @@ pub(crate) mod gate;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod recording;
+pub(crate) mod runs;
 pub(crate) mod session;
 pub(crate) mod stage;
 pub(crate) mod versatile;
@@ -30,6 +32,7 @@ pub(crate) use database::{Database, database, empty_database};
 pub(crate) use gate::Gate;
 pub(crate) use proxy::Proxy;
 pub(crate) use recording::Recording;
+pub(crate) use runs::Runs;
 pub(crate) use session::connect;
 pub(crate) use stage::{Stage, at_once, dispatcher};
 pub(crate) use versatile::{versatile_database, versatile_server};

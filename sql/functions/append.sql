@@ -62,8 +62,44 @@ BEGIN
 END
 $body$;
 
--- Which events of a batch are in the log: their ids (NULL where they are not), how many, and the first that has other
--- content. A version is a place, not content.
+-- Which events of a batch are in the log, in the order given: id and version, NULL where they are not, and whether they have
+-- the same content. A version is a place, not content. STABLE, so that it becomes part of the statement that asks.
+CREATE OR REPLACE FUNCTION inorder.append_found(
+    event_ids       uuid[],
+    event_types     text[],
+    payloads        text[],
+    metadata        text[],
+    stream_types    text[],
+    stream_ids      text[],
+    tenant_ids      text[],
+    schema_versions int[],
+    correlation_ids uuid[],
+    causation_ids   uuid[]
+)
+RETURNS TABLE (ord bigint, event_id uuid, id bigint, stream_version bigint, same boolean)
+LANGUAGE sql
+STABLE
+AS $body$
+    SELECT given.ord, given.event_id, e.id, e.stream_version, e.same
+    FROM unnest(event_ids, event_types, payloads, metadata, stream_types, stream_ids, tenant_ids, schema_versions,
+            correlation_ids, causation_ids)
+        WITH ORDINALITY AS given (event_id, event_type, payload, metadata, stream_type, stream_id, tenant_id,
+            schema_version, correlation_id, causation_id, ord)
+    LEFT JOIN LATERAL (
+        SELECT e.id, e.stream_version,
+            (e.event_type, e.payload::text, e.metadata::text, e.tenant_id, e.schema_version)
+                = (given.event_type, given.payload, coalesce(given.metadata, '{}'), coalesce(given.tenant_id, ''),
+                    coalesce(given.schema_version, 1))
+            AND (e.stream_type, e.stream_id, e.correlation_id, e.causation_id)
+                IS NOT DISTINCT FROM
+                (given.stream_type, given.stream_id, given.correlation_id, given.causation_id) AS same
+        FROM inorder.events AS e
+        WHERE e.event_id = given.event_id
+        LIMIT 1
+    ) AS e ON true
+$body$;
+
+-- The same in one row: their ids, how many there are, and the first that has other content.
 CREATE OR REPLACE FUNCTION inorder.append_known(
     event_ids       uuid[],
     event_types     text[],
@@ -87,28 +123,14 @@ SET enable_seqscan = off
 AS $body$
 #variable_conflict use_column
 BEGIN
-    SELECT array_agg(e.id ORDER BY given.ord),
+    SELECT array_agg(e.id ORDER BY e.ord),
         count(e.id),
-        (array_agg(given.event_id ORDER BY given.ord) FILTER (WHERE NOT e.same))[1],
-        (array_agg(e.id ORDER BY given.ord) FILTER (WHERE NOT e.same))[1],
+        (array_agg(e.event_id ORDER BY e.ord) FILTER (WHERE NOT e.same))[1],
+        (array_agg(e.id ORDER BY e.ord) FILTER (WHERE NOT e.same))[1],
         max(e.stream_version)
     INTO ids, already, mismatch_event_id, mismatch_id, last_version
-    FROM unnest(event_ids, event_types, payloads, metadata, stream_types, stream_ids, tenant_ids, schema_versions,
-            correlation_ids, causation_ids)
-        WITH ORDINALITY AS given (event_id, event_type, payload, metadata, stream_type, stream_id, tenant_id,
-            schema_version, correlation_id, causation_id, ord)
-    LEFT JOIN LATERAL (
-        SELECT e.id, e.stream_version,
-            (e.event_type, e.payload::text, e.metadata::text, e.tenant_id, e.schema_version)
-                = (given.event_type, given.payload, coalesce(given.metadata, '{}'), coalesce(given.tenant_id, ''),
-                    coalesce(given.schema_version, 1))
-            AND (e.stream_type, e.stream_id, e.correlation_id, e.causation_id)
-                IS NOT DISTINCT FROM
-                (given.stream_type, given.stream_id, given.correlation_id, given.causation_id) AS same
-        FROM inorder.events AS e
-        WHERE e.event_id = given.event_id
-        LIMIT 1
-    ) AS e ON true;
+    FROM inorder.append_found(event_ids, event_types, payloads, metadata, stream_types, stream_ids, tenant_ids,
+        schema_versions, correlation_ids, causation_ids) AS e;
 END
 $body$;
 

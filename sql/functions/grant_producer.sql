@@ -26,7 +26,8 @@ BEGIN
                 AND a.attgenerated = ''
         ),
         log, role);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION %s, %s TO %I',
-        'inorder.append_events'::regproc, 'inorder.append'::regproc, role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION %s, %s, %s, %s, %s TO %I',
+        'inorder.append_events'::regproc, 'inorder.append'::regproc, 'inorder.record_pending'::regproc,
+        'inorder.receive_events'::regproc, 'inorder.receive'::regproc, role);
 END
 $body$;

@@ -38,7 +38,7 @@ use crate::event::Event;
 use crate::metrics;
 use crate::outcome::{Failure, Verdict, shortened};
 use crate::pg::consumers::Key;
-use crate::pg::ledger::{self, Arrival, Due, Settlement};
+use crate::pg::ledger::{self, Arrival, Due, Settlement, Sweep};
 use crate::pg::{On, checkout, deadline, throw_away};
 use crate::safe_head::Mutant;
 
@@ -63,6 +63,8 @@ pub(crate) struct Queue {
     settled: watch::Sender<u64>,
     /// When the next attempt of something that failed here is due.
     retry_at: watch::Sender<Option<Instant>>,
+    /// Grows when somebody in this process has recorded events for it.
+    nudges: watch::Receiver<u64>,
     handlers: Arc<Semaphore>,
     pub(crate) counts: Counts,
 }
@@ -119,11 +121,13 @@ enum Called {
 
 impl Queue {
     pub(crate) fn new(cx: &Arc<Context>, consumer: &Arc<Consumer>, key: &Key) -> Arc<Self> {
+        let handler = handler_name(key);
         Arc::new(Self {
+            nudges: cx.log.nudges().listen(&handler),
             cx: Arc::clone(cx),
             consumer: Arc::clone(consumer),
             key: Key { partition: 0, ..key.clone() },
-            handler: handler_name(key),
+            handler,
             state: Mutex::default(),
             arrived: Notify::new(),
             ended: Notify::new(),
@@ -175,8 +179,7 @@ impl Queue {
     }
 
     fn stream(&self, event: &Event) -> Option<String> {
-        let (kind, id) = event.stream_type().zip(event.stream_id())?;
-        self.consumer.options.in_stream_order.then(|| format!("{}/{kind}/{id}", event.tenant_id()))
+        self.consumer.options.in_stream_order.then(|| event.ledger_stream()).flatten()
     }
 
     /// Takes what was claimed by a statement sent at `asked_at`, in id order.
@@ -201,6 +204,10 @@ impl Queue {
 
     /// Takes from a page what the ledger leaves to us.
     pub(crate) fn take_page(&self, events: Vec<Event>, claimed: Vec<(Uuid, i64)>, asked_at: Instant) {
+        if claimed.len() < events.len() && self.consumer.options.in_stream_order {
+            // What had been recorded before may have waited for the position.
+            self.sweep_at(Instant::now());
+        }
         let tokens: HashMap<Uuid, i64> = claimed.into_iter().collect();
         let ours = events
             .into_iter()
@@ -229,9 +236,15 @@ impl Queue {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let client = checkout(&self.cx.leases, "sweeping a queue").await?;
         let asked_at = Instant::now();
-        let (schema, lease) = (self.cx.log.schema(), self.lease());
-        let sweeping =
-            ledger::sweep(&client, schema, &self.handler, &self.key, limit, lease, self.cx.process);
+        let asked = Sweep {
+            handler: &self.handler,
+            key: &self.key,
+            limit,
+            lease: self.lease(),
+            owner: self.cx.process,
+            in_order: self.consumer.options.in_stream_order,
+        };
+        let sweeping = ledger::sweep(&client, self.cx.log.schema(), asked);
         match deadline(self.cx.log.limit(), On("sweeping the queue of", &self.key), sweeping).await {
             Ok(due) => {
                 let count = due.len();
@@ -255,6 +268,11 @@ impl Queue {
             }
             sooner
         });
+    }
+
+    /// Changes when somebody in this process has recorded events for it.
+    pub(crate) fn nudges(&self) -> watch::Receiver<u64> {
+        self.nudges.clone()
     }
 
     /// When something is due, as far as this process knows; waits for that.
@@ -552,6 +570,10 @@ impl Queue {
         self.counts.failed.fetch_add(failed, Ordering::Relaxed);
         self.counts.skipped.fetch_add(skipped, Ordering::Relaxed);
         metrics::settled(&self.key, processed, failed, skipped);
+        if self.consumer.options.in_stream_order && processed + skipped > 0 {
+            // What was behind it in its stream is due now.
+            due_in = Some(Duration::ZERO);
+        }
         if let Some(at) = due_in.map(|due| Instant::now() + due) {
             self.sweep_at(at);
         }

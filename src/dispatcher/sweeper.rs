@@ -1,4 +1,5 @@
-//! Sweeps a queue: at the start, when something that failed here is due, and when the poll finds that anything is.
+//! Sweeps a queue: at the start, when something that failed here is due, when somebody in this process has recorded events for it,
+//! and when the poll finds that anything is due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,20 +26,21 @@ pub(super) async fn sweep(
 
 async fn sweep_when_due(queue: &Queue, mut board: watch::Receiver<Board>) {
     let backoff = Backoff::exponential(Duration::from_millis(50)).up_to(Duration::from_secs(5));
-    let mut failures = 0;
+    let (mut failures, mut nudges) = (0, queue.nudges());
     loop {
+        queue.has_room().await;
+        nudges.mark_unchanged();
         match queue.sweep().await {
             Ok(0) => {
                 failures = 0;
                 tokio::select! {
                     () = queue.due() => {}
                     () = found_due(queue, &mut board) => {}
+                    // The sender lives as long as the log.
+                    _ = nudges.changed() => {}
                 }
             }
-            Ok(_) => {
-                failures = 0;
-                queue.has_room().await;
-            }
+            Ok(_) => failures = 0,
             Err(error) => {
                 failures += 1;
                 let pause = backoff.pause(failures);

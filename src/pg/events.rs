@@ -30,33 +30,23 @@ pub(crate) async fn append(
     events: &[NewEvent],
     max_bytes: i32,
 ) -> Result<Appended> {
-    let event_ids: Vec<Uuid> = events.iter().map(|e| e.event_id).collect();
-    let event_types: Vec<&str> = events.iter().map(|e| e.event_type.as_str()).collect();
-    let payloads: Vec<&str> = events.iter().map(|e| e.payload.as_str()).collect();
-    let metadata = column(events, |e| Some(e.metadata.as_str()).filter(|m| *m != "{}"));
-    let stream_types = column(events, |e| e.stream.as_ref().map(|s| s.0.as_str()));
-    let stream_ids = column(events, |e| e.stream.as_ref().map(|s| s.1.as_str()));
-    let tenant_ids = column(events, |e| Some(e.tenant_id.as_str()).filter(|t| !t.is_empty()));
-    let schema_versions = column(events, |e| Some(e.schema_version).filter(|v| *v != 1));
-    let correlation_ids = column(events, |e| e.correlation_id);
-    let causation_ids = column(events, |e| e.causation_id);
-    let created_by = column(events, |e| e.created_by.as_deref());
+    let column = Columns::of(events);
     let rows = client
         .query_typed(
             &schema.sql(sql!("events/append")),
             &[
                 (/* expected */ &expected, Type::INT8),
-                (/* event_ids */ &event_ids, Type::UUID_ARRAY),
-                (/* event_types */ &event_types, Type::TEXT_ARRAY),
-                (/* payloads */ &payloads, Type::TEXT_ARRAY),
-                (/* metadata */ &metadata, Type::TEXT_ARRAY),
-                (/* stream_types */ &stream_types, Type::TEXT_ARRAY),
-                (/* stream_ids */ &stream_ids, Type::TEXT_ARRAY),
-                (/* tenant_ids */ &tenant_ids, Type::TEXT_ARRAY),
-                (/* schema_versions */ &schema_versions, Type::INT4_ARRAY),
-                (/* correlation_ids */ &correlation_ids, Type::UUID_ARRAY),
-                (/* causation_ids */ &causation_ids, Type::UUID_ARRAY),
-                (/* created_by */ &created_by, Type::TEXT_ARRAY),
+                (/* event_ids */ &column.event_ids, Type::UUID_ARRAY),
+                (/* event_types */ &column.event_types, Type::TEXT_ARRAY),
+                (/* payloads */ &column.payloads, Type::TEXT_ARRAY),
+                (/* metadata */ &column.metadata, Type::TEXT_ARRAY),
+                (/* stream_types */ &column.stream_types, Type::TEXT_ARRAY),
+                (/* stream_ids */ &column.stream_ids, Type::TEXT_ARRAY),
+                (/* tenant_ids */ &column.tenant_ids, Type::TEXT_ARRAY),
+                (/* schema_versions */ &column.schema_versions, Type::INT4_ARRAY),
+                (/* correlation_ids */ &column.correlation_ids, Type::UUID_ARRAY),
+                (/* causation_ids */ &column.causation_ids, Type::UUID_ARRAY),
+                (/* created_by */ &column.created_by, Type::TEXT_ARRAY),
                 (/* max_bytes */ &max_bytes, Type::INT4),
             ],
         )
@@ -74,26 +64,103 @@ pub(crate) async fn append(
 }
 
 /// What is asked of a transaction of its own, and what came of its end.
-pub(crate) struct AppendedAlone {
-    pub(crate) append: Result<Appended>,
+pub(crate) struct Alone<T> {
+    pub(crate) answer: Result<T>,
     pub(crate) commit: Result<()>,
 }
 
-/// Appends in a READ COMMITTED transaction of its own. One round trip: the three statements are sent together.
-pub(crate) async fn append_alone(
-    client: &Client,
-    schema: &Schema,
-    expected: Option<i64>,
-    events: &[NewEvent],
-    max_bytes: i32,
-) -> AppendedAlone {
+/// Asks in a READ COMMITTED transaction of its own. One round trip: the three statements are sent together.
+pub(crate) async fn alone<T>(client: &Client, question: impl Future<Output = Result<T>>) -> Alone<T> {
     // Each is sent when it is first polled, which is in this order.
-    let (begin, append, commit) = futures_util::join!(
+    let (begin, answer, commit) = futures_util::join!(
         client.batch_execute(sql!("session/begin")),
-        append(client, schema, expected, events, max_bytes),
+        question,
         client.batch_execute("COMMIT"),
     );
-    AppendedAlone { append: begin.and(append), commit }
+    Alone { answer: begin.and(answer), commit }
+}
+
+/// What became of messages, as `receive_events` answers it.
+pub(crate) struct ReceivedAll {
+    /// Of each, in the order given; empty where there is a refusal.
+    pub(crate) outcomes: Vec<(String, i64)>,
+    /// Who has something to do.
+    pub(crate) handlers: Vec<String>,
+    pub(crate) refusal: Option<String>,
+}
+
+/// Receives in the transaction that the session is in. One round trip, nothing prepared.
+pub(crate) async fn receive(
+    client: &Client,
+    schema: &Schema,
+    source: &str,
+    external_ids: &[&str],
+    events: &[NewEvent],
+    max_bytes: i32,
+) -> Result<ReceivedAll> {
+    let column = Columns::of(events);
+    let rows = client
+        .query_typed(
+            &schema.sql(sql!("events/receive")),
+            &[
+                (/* source */ &source, Type::TEXT),
+                (/* external_ids */ &external_ids, Type::TEXT_ARRAY),
+                (/* event_ids */ &column.event_ids, Type::UUID_ARRAY),
+                (/* event_types */ &column.event_types, Type::TEXT_ARRAY),
+                (/* payloads */ &column.payloads, Type::TEXT_ARRAY),
+                (/* metadata */ &column.metadata, Type::TEXT_ARRAY),
+                (/* stream_types */ &column.stream_types, Type::TEXT_ARRAY),
+                (/* stream_ids */ &column.stream_ids, Type::TEXT_ARRAY),
+                (/* tenant_ids */ &column.tenant_ids, Type::TEXT_ARRAY),
+                (/* schema_versions */ &column.schema_versions, Type::INT4_ARRAY),
+                (/* correlation_ids */ &column.correlation_ids, Type::UUID_ARRAY),
+                (/* causation_ids */ &column.causation_ids, Type::UUID_ARRAY),
+                (/* created_by */ &column.created_by, Type::TEXT_ARRAY),
+                (/* max_bytes */ &max_bytes, Type::INT4),
+            ],
+        )
+        .await?;
+    let [row] = rows.as_slice() else { unreachable!("a function with OUT parameters answers one row") };
+    let outcomes: Vec<String> = row.get::<_, Option<_>>("outcomes").unwrap_or_default();
+    let ids: Vec<i64> = row.get::<_, Option<_>>("ids").unwrap_or_default();
+    Ok(ReceivedAll {
+        outcomes: outcomes.into_iter().zip(ids).collect(),
+        handlers: row.get::<_, Option<_>>("handlers").unwrap_or_default(),
+        refusal: row.get("refusal"),
+    })
+}
+
+/// The fields of events, each as an array; `None` where no event has such a thing.
+struct Columns<'a> {
+    event_ids: Vec<Uuid>,
+    event_types: Vec<&'a str>,
+    payloads: Vec<&'a str>,
+    metadata: Option<Vec<Option<&'a str>>>,
+    stream_types: Option<Vec<Option<&'a str>>>,
+    stream_ids: Option<Vec<Option<&'a str>>>,
+    tenant_ids: Option<Vec<Option<&'a str>>>,
+    schema_versions: Option<Vec<Option<i32>>>,
+    correlation_ids: Option<Vec<Option<Uuid>>>,
+    causation_ids: Option<Vec<Option<Uuid>>>,
+    created_by: Option<Vec<Option<&'a str>>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(events: &'a [NewEvent]) -> Self {
+        Self {
+            event_ids: events.iter().map(|e| e.event_id).collect(),
+            event_types: events.iter().map(|e| e.event_type.as_str()).collect(),
+            payloads: events.iter().map(|e| e.payload.as_str()).collect(),
+            metadata: column(events, |e| Some(e.metadata.as_str()).filter(|m| *m != "{}")),
+            stream_types: column(events, |e| e.stream.as_ref().map(|s| s.0.as_str())),
+            stream_ids: column(events, |e| e.stream.as_ref().map(|s| s.1.as_str())),
+            tenant_ids: column(events, |e| Some(e.tenant_id.as_str()).filter(|t| !t.is_empty())),
+            schema_versions: column(events, |e| Some(e.schema_version).filter(|v| *v != 1)),
+            correlation_ids: column(events, |e| e.correlation_id),
+            causation_ids: column(events, |e| e.causation_id),
+            created_by: column(events, |e| e.created_by.as_deref()),
+        }
+    }
 }
 
 /// One field of all events; `None` where no event has it.

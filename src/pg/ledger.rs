@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use time::OffsetDateTime;
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::consumers::{Key, seconds};
@@ -227,27 +229,32 @@ pub(crate) struct Due {
     pub(crate) faults: i32,
 }
 
+/// What is to be claimed in a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sweep<'a> {
+    pub(crate) handler: &'a str,
+    pub(crate) key: &'a Key,
+    pub(crate) limit: i64,
+    pub(crate) lease: Duration,
+    pub(crate) owner: Uuid,
+    /// Within each stream.
+    pub(crate) in_order: bool,
+}
+
 /// Claims what is due in a queue, in id order.
-pub(crate) async fn sweep(
-    client: &ClientWrapper,
-    schema: &Schema,
-    handler: &str,
-    key: &Key,
-    limit: i64,
-    lease: Duration,
-    owner: Uuid,
-) -> Result<Vec<Due>> {
+pub(crate) async fn sweep(client: &ClientWrapper, schema: &Schema, asked: Sweep<'_>) -> Result<Vec<Due>> {
     let statement = client.prepare_cached(&schema.sql(sql!("ledger/sweep"))).await?;
     let rows = client
         .query(
             &statement,
             &[
-                /* handler */ &handler,
-                /* limit */ &limit,
-                /* lease */ &lease.as_secs_f64(),
-                /* owner */ &owner,
-                /* consumer */ &key.name,
-                /* instance */ &key.instance,
+                /* handler */ &asked.handler,
+                /* limit */ &asked.limit,
+                /* lease */ &asked.lease.as_secs_f64(),
+                /* owner */ &asked.owner,
+                /* consumer */ &asked.key.name,
+                /* instance */ &asked.key.instance,
+                /* in_order */ &asked.in_order,
             ],
         )
         .await?;
@@ -292,4 +299,31 @@ pub(crate) async fn settle_queued(
         )
         .await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// What became of rows that were to be recorded.
+pub(crate) struct Recorded {
+    /// Those that have something to do.
+    pub(crate) handlers: Vec<String>,
+    pub(crate) refusal: Option<String>,
+}
+
+/// Records that a queued consumer is to handle events, in the transaction that the session is in. Nothing is prepared.
+pub(crate) async fn record_pending(
+    client: &Client,
+    schema: &Schema,
+    consumer: &str,
+    ids: &[i64],
+) -> Result<Recorded> {
+    let rows = client
+        .query_typed(
+            &schema.sql(sql!("ledger/record_pending")),
+            &[(/* consumer */ &consumer, Type::TEXT), (/* ids */ &ids, Type::INT8_ARRAY)],
+        )
+        .await?;
+    let [row] = rows.as_slice() else { unreachable!("a function with OUT parameters answers one row") };
+    Ok(Recorded {
+        handlers: row.get::<_, Option<_>>("handlers").unwrap_or_default(),
+        refusal: row.get("refusal"),
+    })
 }

@@ -7,7 +7,7 @@ use tokio_postgres::{Client, Transaction};
 
 use crate::error::{Error, ErrorKind};
 use crate::event::{Append, ExpectedVersion, NewEvent};
-use crate::pg::events::{self, Appended, AppendedAlone};
+use crate::pg::events::{self, Alone, Appended};
 use crate::pg::{deadline, is_connection_lost, throw_away};
 use crate::store::Inorder;
 
@@ -63,35 +63,49 @@ impl Inorder {
         let what = Appending(events.len());
         let max_bytes = self.config().max_payload_bytes;
         check_sendable(events, max_bytes)?;
-        let number = number(expected)?;
+        let (number, schema) = (number(expected)?, self.schema());
+        let question =
+            async |client: &Client| events::append(client, schema, number, events, to_int(max_bytes)).await;
+        let (appended, commit) = self.alone(&what, question).await?;
+        let appended = into_append(appended, expected)?;
+        if matches!(appended, Append::Appended(_) | Append::Completed { .. }) {
+            commit?;
+        }
+        // Of another answer, nothing was written that a commit could lose.
+        Ok(appended)
+    }
+
+    /// Asks something in a READ COMMITTED transaction of its own, in one round trip: the answer, and what came of the commit.
+    pub(crate) async fn alone<T>(
+        &self,
+        what: &(impl fmt::Display + Sync),
+        question: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
+    ) -> Result<(T, Result<(), Error>), Error> {
         let client = self.client(&what.to_string()).await?;
-        let appended = events::append_alone(&client, self.schema(), number, events, to_int(max_bytes));
-        let Ok(AppendedAlone { append, commit }) = tokio::time::timeout(self.limit(), appended).await else {
+        let asking = events::alone(&client, question(&client));
+        let Ok(Alone { answer, commit }) = tokio::time::timeout(self.limit(), asking).await else {
             // Its answers may still come; nobody else may get them.
             throw_away(client);
             return Err(Error::new(
                 ErrorKind::Ambiguous,
                 format!(
-                    "{what}: no answer to the commit within {:.1} s; append the same events again to find out",
+                    "{what}: no answer to the commit within {:.1} s; do the same again to find out",
                     self.limit().as_secs_f64()
                 ),
             ));
         };
-        let appended = append.map_err(|e| {
+        let answer = answer.map_err(|e| {
             // The commit had been sent along with it.
-            if is_connection_lost(&e) { ambiguous(&what, e) } else { Error::statement(&what, e) }
+            if is_connection_lost(&e) { ambiguous(what, e) } else { Error::statement(what, e) }
         })?;
-        let appended = into_append(appended, expected)?;
-        match (&appended, commit) {
-            (Append::Appended(_) | Append::Completed { .. }, Err(e)) if is_connection_lost(&e) => {
-                Err(ambiguous(&what, e))
+        let commit = commit.map_err(|e| {
+            if is_connection_lost(&e) {
+                ambiguous(what, e)
+            } else {
+                Error::statement(format!("committing after {what}"), e)
             }
-            (Append::Appended(_) | Append::Completed { .. }, Err(e)) => {
-                Err(Error::statement(format!("committing after {what}"), e))
-            }
-            // Nothing was written that a commit could lose.
-            _ => Ok(appended),
-        }
+        });
+        Ok((answer, commit))
     }
 }
 
@@ -107,11 +121,11 @@ impl fmt::Display for Appending {
     }
 }
 
-fn ambiguous(what: &Appending, e: tokio_postgres::Error) -> Error {
+fn ambiguous(what: &dyn fmt::Display, e: tokio_postgres::Error) -> Error {
     Error::with_source(
         ErrorKind::Ambiguous,
         format!(
-            "{what}: the connection was lost before the commit was answered; append the same events again to find out"
+            "{what}: the connection was lost before the commit was answered; do the same again to find out"
         ),
         e,
     )
@@ -131,12 +145,12 @@ fn number(expected: ExpectedVersion) -> Result<Option<i64>, Error> {
     }
 }
 
-fn to_int(max_bytes: usize) -> i32 {
+pub(crate) fn to_int(max_bytes: usize) -> i32 {
     i32::try_from(max_bytes).unwrap_or(i32::MAX)
 }
 
 /// What the server could not even be asked: text with U+0000, and more than a message holds.
-fn check_sendable(events: &[NewEvent], max_bytes: usize) -> Result<(), Error> {
+pub(crate) fn check_sendable(events: &[NewEvent], max_bytes: usize) -> Result<(), Error> {
     let refused = |why: String| Err(Error::new(ErrorKind::Refused, format!("append refused: {why}")));
     let count = events.len();
     if count > MAX_BATCH {
