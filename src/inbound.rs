@@ -20,6 +20,7 @@ use uuid::Uuid;
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
 use crate::event::NewEvent;
+use crate::metrics;
 use crate::pg::deadline;
 use crate::pg::events::{self, ReceivedAll};
 use crate::queue::Pending;
@@ -250,7 +251,24 @@ impl Inbound {
         if received.len() != batch.events.len() {
             return Err(self.unanswered(received.len(), batch.events.len()));
         }
+        self.count(&received);
         Ok((received, Pending::new(&self.log, answer.handlers)))
+    }
+
+    fn count(&self, received: &[Received]) {
+        let (mut new, mut duplicates, mut mismatches) = (0, 0, 0);
+        for one in received {
+            match one {
+                Received::New { .. } => new += 1,
+                Received::Duplicate { .. } => duplicates += 1,
+                Received::Mismatch { .. } => mismatches += 1,
+            }
+        }
+        for (result, count) in [("new", new), ("duplicate", duplicates), ("mismatch", mismatches)] {
+            if count > 0 {
+                metrics::received(&self.source, result, count);
+            }
+        }
     }
 
     fn unanswered(&self, answered: usize, asked: usize) -> Error {

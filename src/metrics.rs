@@ -35,6 +35,7 @@ const LEASES_LOST: &str = "inorder_leases_lost_total";
 const QUEUE_DEPTH: &str = "inorder_queue_events";
 const QUEUE_DUE: &str = "inorder_queue_oldest_due_seconds";
 const SWEPT: &str = "inorder_queue_swept_total";
+const RECEIVED: &str = "inorder_messages_received_total";
 const EPOCHS: &str = "inorder_epochs_total";
 
 const STATUSES: [&str; 5] = ["idle", "waiting", "dead", "disabled", "expired"];
@@ -62,6 +63,7 @@ pub(crate) fn describe() {
             Unit::Count,
             "Dead letters of a consumer that nobody has settled, 1,000 at most"
         );
+        describe_counter!(RECEIVED, Unit::Count, "Messages from outside, by what became of them");
         describe_counter!(CLAIMS, Unit::Count, "Claims that were asked for, by what became of them");
         describe_counter!(
             LEASES_LOST,
@@ -119,6 +121,11 @@ fn labels(key: &Key) -> [(&'static str, String); 3] {
 #[expect(clippy::cast_precision_loss, reason = "gauges are f64")]
 fn float(n: i64) -> f64 {
     n as f64
+}
+
+/// Messages of a source that became `new`, `duplicate` or `mismatch`.
+pub(crate) fn received(source: &str, result: &'static str, count: u64) {
+    counter!(RECEIVED, "source" => source.to_owned(), "result" => result).increment(count);
 }
 
 /// Every registered consumer in every state, whoever runs it.

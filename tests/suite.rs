@@ -10,6 +10,7 @@ mod suite {
     mod delivery;
     mod docs;
     mod doorbell;
+    mod earthquakes;
     mod effects;
     mod epochs;
     mod failures;

@@ -1,7 +1,7 @@
 //! What a producer may do, and nothing else.
 
 use futures_util::SinkExt as _;
-use inorder::{Append, ExpectedVersion, Inorder, NewEvent};
+use inorder::{Append, Consumer, Dispatcher, ExpectedVersion, Inorder, NewEvent};
 use tokio_postgres::Client;
 
 use super::{Given, WAYS, Way, append, batch, count, one};
@@ -82,6 +82,33 @@ async fn a_producer_appends_in_every_way() {
 }
 
 #[tokio::test]
+async fn a_producer_receives_and_records_for_queued_consumers() {
+    let db = database().await;
+    let producer = Producer::new(&db).await;
+    let owner = Inorder::connect(db.url()).await.unwrap();
+    let consumer = Consumer::queued_fn("mail", |_, _| Box::pin(async { Ok(()) }));
+    Dispatcher::builder(&owner).consumer(consumer).build().unwrap().register().await.unwrap();
+    let log = producer.log().await;
+    let received = log.inbound("feed").receive("1", NewEvent::from_json("x", "1")).await.unwrap();
+    assert!(received.is_new());
+    let mut client = producer.client().await;
+    let receive = "SELECT outcome FROM inorder.receive('feed', '1', 'x', '1')";
+    assert_eq!(client.query_one(receive, &[]).await.unwrap().get::<_, &str>(0), "duplicate");
+    let tx = client.transaction().await.unwrap();
+    let Append::Appended(ids) = log.append_in(&tx, Any, &[NewEvent::from_json("x", "1")]).await.unwrap()
+    else {
+        panic!("it is new")
+    };
+    let pending = log.record_pending_in(&tx, &ids, "mail").await.unwrap();
+    assert_eq!(pending.consumers(), ["mail"]);
+    tx.commit().await.unwrap();
+    let rows = "SELECT count(*) FROM inorder.ledger WHERE status = 'pending'";
+    assert_eq!(producer.admin.query_one(rows, &[]).await.unwrap().get::<_, i64>(0), 2);
+    drop((client, log));
+    producer.drop().await;
+}
+
+#[tokio::test]
 async fn a_producer_may_do_nothing_else() {
     let db = database().await;
     let producer = Producer::new(&db).await;
@@ -102,6 +129,8 @@ async fn a_producer_may_do_nothing_else() {
         "SELECT setval('inorder.events_id_seq', 1)",
         "SELECT * FROM inorder.consumers",
         "SELECT * FROM inorder.dead_letters",
+        "SELECT * FROM inorder.ledger",
+        "INSERT INTO inorder.ledger (event_id, handler, status) VALUES (gen_random_uuid(), 'mail', 'done')",
         "SELECT * FROM inorder.instances",
         "SELECT * FROM inorder.audit",
         "SELECT * FROM inorder.log_state",
@@ -130,6 +159,9 @@ async fn the_use_of_the_schema_alone_does_not_append() {
         "SELECT inorder.append('x', '1')",
         "SELECT inorder.append_events(NULL, '{5f7b8d5e-2d6f-4b38-9f77-6d2a25f0c001}', '{x}', '{1}')",
         "INSERT INTO inorder.events (event_type, payload) VALUES ('x', '1')",
+        "SELECT inorder.receive('feed', '1', 'x', '1')",
+        "SELECT inorder.receive_events('feed', '{1}', NULL, '{x}', '{1}')",
+        "SELECT inorder.record_pending('mail', '{1}')",
     ] {
         let error = client.query(statement, &[]).await.unwrap_err();
         assert_eq!(error.code().unwrap().code(), "42501", "{statement}: {error:?}");
