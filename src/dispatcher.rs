@@ -323,6 +323,9 @@ impl DispatcherBuilder {
     #[doc(hidden)]
     #[cfg(feature = "cli")]
     pub fn mutant(mut self, mutant: Option<Mutant>) -> Self {
+        if let Some(mutant) = mutant {
+            self.log = self.log.broken(mutant.in_statements());
+        }
         self.settings.mutant = mutant;
         self
     }

@@ -44,6 +44,8 @@ pub(crate) struct Schema {
     name: String,
     quoted: String,
     rendered: Mutex<HashMap<usize, Arc<str>>>,
+    /// Pieces of statements that are broken on purpose.
+    broken: &'static [(&'static str, &'static str)],
 }
 
 impl Schema {
@@ -62,7 +64,7 @@ impl Schema {
             "contains $body$, which would end the quoting of our functions"
         } else {
             let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-            return Ok(Self { name: name.to_owned(), quoted, rendered: Mutex::default() });
+            return Ok(Self { name: name.to_owned(), quoted, rendered: Mutex::default(), broken: &[] });
         };
         Err(Error::new(ErrorKind::Config, format!("schema name {name:?} {wrong}; choose another")))
     }
@@ -76,10 +78,20 @@ impl Schema {
         &self.quoted
     }
 
+    /// The same, with pieces of its statements broken on purpose.
+    pub(crate) fn broken(&self, pieces: &'static [(&'static str, &'static str)]) -> Self {
+        let (name, quoted) = (self.name.clone(), self.quoted.clone());
+        Self { name, quoted, rendered: Mutex::default(), broken: pieces }
+    }
+
     /// A statement for this schema. Rendered once.
     pub(crate) fn sql(&self, statement: &'static str) -> Arc<str> {
         let mut rendered = self.rendered.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(rendered.entry(statement.as_ptr().addr()).or_insert_with(|| self.render(statement).into()))
+        let render = || {
+            let whole = self.render(statement);
+            self.broken.iter().fold(whole, |text, (from, to)| text.replace(from, to)).into()
+        };
+        Arc::clone(rendered.entry(statement.as_ptr().addr()).or_insert_with(render))
     }
 
     /// Replaces each `inorder.` that begins a word by the quoted schema; inside a string literal, with the quotes

@@ -189,8 +189,32 @@ pub enum Mutant {
     Xmin,
     /// The position is written outside the pass's transaction.
     PositionOutside,
+    /// What another has claimed is claimed all the same.
+    ClaimsWithoutToken,
+    /// Claims, and rows that were leased, are settled by whoever wants to.
+    SettleWithoutFencing,
     /// Leases are renewed only when they have run out, and nobody minds.
     LateRenewal,
+    /// What others are running is swept up.
+    SweeperIgnoresLeases,
+}
+
+impl Mutant {
+    /// What it breaks in our statements: pieces of their text, and what stands in their place.
+    pub(crate) fn in_statements(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::ClaimsWithoutToken => &[("l.status = 'in_progress' AND l.lease_until <= clock_timestamp()", "l.status = 'in_progress'")],
+            Self::SettleWithoutFencing => &[
+                (" AND l.token = s.token", ""),
+                (" AND lease_token = $4::bigint", ""),
+                (" AND lease_until IS NOT NULL", ""),
+            ],
+            Self::SweeperIgnoresLeases => {
+                &[("coalesce(l.lease_until, l.next_attempt_at, l.created_at) <= clock_timestamp()", "true")]
+            }
+            _ => &[],
+        }
+    }
 }
 
 /// Follows the safe head over a connection of its own. One per process serves all consumers.

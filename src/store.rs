@@ -145,6 +145,14 @@ impl Inorder {
         &self.inner.nudges
     }
 
+    /// The same log, with pieces of our statements broken on purpose.
+    pub(crate) fn broken(&self, pieces: &'static [(&'static str, &'static str)]) -> Self {
+        let Inner { config, schema, connector, pool, .. } = &*self.inner;
+        let schema = Arc::new(schema.broken(pieces));
+        let (config, connector, pool) = (config.clone(), connector.clone(), pool.clone());
+        Self { inner: Arc::new(Inner { config, schema, connector, pool, nudges: Nudges::default() }) }
+    }
+
     /// How long a statement of ours may take.
     pub(crate) fn limit(&self) -> Duration {
         self.inner.config.statement_timeout

@@ -15,6 +15,7 @@ mod audit;
 mod chaos;
 mod crash;
 mod crew;
+mod effects;
 mod lanes;
 mod report;
 mod signals;
@@ -54,6 +55,7 @@ Examples:
   inorder verify                                   on a throwaway server
   inorder verify --seconds 60 --writers 16 --json
   inorder verify --seed 7                          the same chances again
+  inorder verify --effects --processes 3           effects outside of the database instead
 
 Exit codes:
   0  every guarantee held
@@ -75,6 +77,9 @@ pub(crate) struct Args {
     /// Do not crash and restart the server, also where it is a throwaway one
     #[arg(long)]
     no_crashes: bool,
+    /// Prove what is said of effects outside of the database: effect and queued consumers, the ledger
+    #[arg(long)]
+    effects: bool,
     /// Leave the schema behind
     #[arg(long)]
     keep: bool,
@@ -91,6 +96,10 @@ pub(crate) enum MutantName {
     ReadBeforeDrain,
     Xmin,
     PositionOutside,
+    ClaimsWithoutToken,
+    SettleWithoutFencing,
+    LateRenewal,
+    SweeperIgnoresLeases,
 }
 
 impl MutantName {
@@ -101,6 +110,10 @@ impl MutantName {
             Self::ReadBeforeDrain => "read-before-drain",
             Self::Xmin => "xmin",
             Self::PositionOutside => "position-outside",
+            Self::ClaimsWithoutToken => "claims-without-token",
+            Self::SettleWithoutFencing => "settle-without-fencing",
+            Self::LateRenewal => "late-renewal",
+            Self::SweeperIgnoresLeases => "sweeper-ignores-leases",
         }
     }
 }
@@ -113,6 +126,10 @@ impl From<MutantName> for inorder::Mutant {
             MutantName::ReadBeforeDrain => Self::ReadBeforeDrain,
             MutantName::Xmin => Self::Xmin,
             MutantName::PositionOutside => Self::PositionOutside,
+            MutantName::ClaimsWithoutToken => Self::ClaimsWithoutToken,
+            MutantName::SettleWithoutFencing => Self::SettleWithoutFencing,
+            MutantName::LateRenewal => Self::LateRenewal,
+            MutantName::SweeperIgnoresLeases => Self::SweeperIgnoresLeases,
         }
     }
 }
@@ -131,21 +148,39 @@ pub(crate) async fn run(
     tell(format_args!("proving it in schema {}", site.schema()));
     let story = Story::begin();
     let proved = tokio::select! {
-        proved = prove(&args, &site, &story) => proved.map_err(Failure::from),
+        proved = proof(&args, &site, &story) => proved.map_err(Failure::from),
         () = interrupt.wait() => Err(interrupt.failure("interrupted")),
     };
     drop(story);
     let closed = site.close(args.keep).await;
-    let report = proved?;
+    let proved = proved?;
     match screen.is_json() {
-        true => screen.json(&report)?,
-        false => screen.line(report.to_string())?,
+        true => screen.json(&proved.json)?,
+        false => screen.line(proved.text)?,
     }
     closed?;
-    if !report.findings.is_clean() {
+    if !proved.is_clean {
         return Err(Failure::failed("a guarantee is broken"));
     }
     Ok(())
+}
+
+/// What is told at the end.
+struct Proved {
+    json: serde_json::Value,
+    text: String,
+    is_clean: bool,
+}
+
+async fn proof(args: &Args, site: &Site, story: &Story) -> Proof<Proved> {
+    if args.effects {
+        let report = effects::prove(args, site, story).await?;
+        let json = serde_json::to_value(&report)?;
+        return Ok(Proved { json, text: report.to_string(), is_clean: report.is_clean() });
+    }
+    let report = prove(args, site, story).await?;
+    let json = serde_json::to_value(&report)?;
+    Ok(Proved { json, text: report.to_string(), is_clean: report.findings.is_clean() })
 }
 
 impl From<CouldNot> for Failure {
@@ -164,7 +199,7 @@ async fn prove(args: &Args, site: &Site, story: &Story) -> Proof<Report> {
     witness.expect_lanes(&lanes);
     let signals = Arc::new(Signals::start()?);
     story.now("starting processes");
-    let crew = Crew::start(site, processes, args.mutant, &witness, &signals).await?;
+    let crew = Crew::start(site, processes, args.mutant, None, &witness, &signals).await?;
     let began = Instant::now();
     let tally = Tally::default();
     let broken = storm(args, site, &crew, &witness, &tally, story, &mut rng).await?;
@@ -260,7 +295,7 @@ async fn storm(
         ending,
         chaos::kill(crew, tally, rng.fork(), is_over.clone()),
         chaos::freeze(crew, rng.fork(), is_over.clone()),
-        chaos::cut(site, tally, rng.fork(), is_over.clone()),
+        chaos::cut(site, tally, rng.fork(), is_over.clone(), false),
         chaos::hush(&quiet, rng.fork(), is_over),
     )?;
     Ok(broken)

@@ -6,9 +6,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::crew::Crew;
+use super::lanes::process_name;
 use super::site::Site;
 use super::statements::{CUT, WATCHERS};
 use super::trouble::Result;
+use super::worker::now_us;
 
 /// How soon to look again when no process may be struck, in milliseconds.
 const SOON: u64 = 100;
@@ -45,10 +47,16 @@ pub(crate) async fn kill(
 
 /// Freezes a process now and then, mostly inside a handler, for longer than the handler's limit and a second, so that
 /// another one takes over, and lets it go on then.
-pub(crate) async fn freeze(
+pub(crate) async fn freeze(crew: &Crew, rng: fastrand::Rng, over: watch::Receiver<bool>) -> Result<()> {
+    freeze_noting(crew, rng, over, |_, _| {}).await
+}
+
+/// The same; `froze` is told which process, and when, in microseconds.
+pub(crate) async fn freeze_noting(
     crew: &Crew,
     mut rng: fastrand::Rng,
     mut over: watch::Receiver<bool>,
+    froze: impl Fn(&str, i64),
 ) -> Result<()> {
     // Of two processes one frozen leaves none that may be killed.
     let rest = if crew.processes() > 2 { 500..2_000 } else { 1_500..4_000 };
@@ -60,6 +68,7 @@ pub(crate) async fn freeze(
         wait = rng.u64(rest.clone());
         let long = rng.u64(2_200..3_200);
         crew.freeze(victim, async {
+            froze(&process_name(victim), now_us());
             pause(&mut over, long).await;
         })
         .await?;
@@ -67,21 +76,34 @@ pub(crate) async fn freeze(
     Ok(())
 }
 
-/// Ends a session of a process now and then, in turn a watcher's and any.
+/// Ends a session of a process now and then, in turn a watcher's and any. Our own may go, too, where the server crashes meanwhile.
 pub(crate) async fn cut(
     site: &Site,
     tally: &Tally,
     mut rng: fastrand::Rng,
     mut over: watch::Receiver<bool>,
+    crashes: bool,
 ) -> Result<()> {
-    let client = site.session().await?;
+    let mut session = Some(site.session().await?);
     loop {
         for (statement, ended) in [(WATCHERS, &tally.watchers), (CUT, &tally.sessions)] {
             if !pause(&mut over, rng.u64(300..1_500)).await {
                 return Ok(());
             }
-            let rows = client.query(statement, &[&site.schema()]).await?;
-            ended.fetch_add(rows.len(), Ordering::Relaxed);
+            let client = match session.take() {
+                Some(client) => client,
+                None => match site.session().await {
+                    Ok(client) => client,
+                    Err(_) if crashes => continue,
+                    Err(error) => return Err(error),
+                },
+            };
+            match client.query(statement, &[&site.schema()]).await {
+                Ok(rows) => _ = ended.fetch_add(rows.len(), Ordering::Relaxed),
+                Err(_) if crashes && client.is_closed() => continue,
+                Err(error) => return Err(error.into()),
+            }
+            session = Some(client);
         }
     }
 }

@@ -18,7 +18,7 @@ use super::lanes::PLAIN;
 use super::report::Crashes;
 use super::signals::Signals;
 use super::site::Site;
-use super::statements::{self, INSERT, WAL_WRITER};
+use super::statements::{self, INSERT, WAITS, WAL_WRITER};
 use super::trouble::{CouldNot, Result};
 use super::witness::Witness;
 use super::writers::{Desk, Manner};
@@ -26,7 +26,7 @@ use super::writers::{Desk, Manner};
 /// How many times the server crashes.
 const CRASHES: u64 = 3;
 /// How long delivery may take to begin again after the server is back.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is needed to crash a server under load.
 pub(crate) struct Wrecker<'a> {
@@ -109,7 +109,13 @@ impl Wrecker<'_> {
         while self.witness.deliveries() == before {
             load.check()?;
             if since.elapsed() > PATIENCE {
-                let standings = audit::standings(&self.site.session().await?, self.site).await?.join("; ");
+                let session = self.site.session().await?;
+                let mut standings = audit::standings(&session, self.site).await?.join("; ");
+                if standings.is_empty() {
+                    let waits = session.query(WAITS, &[]).await?;
+                    let waits: Vec<&str> = waits.iter().map(|row| row.get("waits")).collect();
+                    standings = format!("every consumer has what there is, and nobody appends; sessions: {}", waits.join("; "));
+                }
                 return Err(CouldNot::new(format!(
                     "nothing was delivered within {PATIENCE:?} after the server was back: {standings}"
                 )));

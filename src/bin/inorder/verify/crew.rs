@@ -54,6 +54,8 @@ struct Recipe {
     url: String,
     schema: String,
     mutant: Option<MutantName>,
+    /// Whom their effects call, where they have such.
+    receiver: Option<String>,
 }
 
 impl Crew {
@@ -62,6 +64,7 @@ impl Crew {
         site: &Site,
         processes: usize,
         mutant: Option<MutantName>,
+        receiver: Option<&str>,
         witness: &Arc<Witness>,
         signals: &Arc<Signals>,
     ) -> Result<Self> {
@@ -82,7 +85,12 @@ impl Crew {
             stopping: watch::Sender::new(false),
             trouble: Arc::default(),
         };
-        let recipe = Arc::new(Recipe { url: site.url().into(), schema: site.schema().into(), mutant });
+        let recipe = Arc::new(Recipe {
+            url: site.url().into(),
+            schema: site.schema().into(),
+            mutant,
+            receiver: receiver.map(Into::into),
+        });
         for (number, slot) in crew.slots.iter().enumerate() {
             let keeper = Keeper {
                 number,
@@ -329,6 +337,9 @@ impl Keeper {
         }
         if let Some(mutant) = self.recipe.mutant {
             command.args(["--mutant", mutant.name()]);
+        }
+        if let Some(receiver) = &self.recipe.receiver {
+            command.args(["--receiver", receiver]);
         }
         command.spawn().map_err(|e| CouldNot::from(e).while_doing("starting it"))
     }

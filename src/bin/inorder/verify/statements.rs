@@ -23,6 +23,12 @@ pub(crate) const WATCHERS: &str = text!("watchers");
 pub(crate) const CUT: &str = text!("cut");
 pub(crate) const PREPARED: &str = text!("prepared");
 pub(crate) const EVICT: &str = text!("evict");
+pub(crate) const EFFECTS_TABLES: &str = text!("effects_tables");
+pub(crate) const EFFECTS_RUNS: &str = text!("effects_runs");
+pub(crate) const EFFECTS_FINDINGS: &str = text!("effects_findings");
+pub(crate) const EFFECTS_LEFT: &str = text!("effects_left");
+pub(crate) const EFFECTS_IDLE: &str = text!("effects_idle");
+pub(crate) const WAITS: &str = text!("waits");
 pub(crate) const WAL_WRITER: &str = text!("wal_writer");
 
 /// Puts the schema in. Its name was made by us and needs no quotes.

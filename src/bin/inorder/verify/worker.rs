@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt;
 use uuid::Uuid;
 
 use super::MutantName;
+use super::effects::hand;
 use super::lanes::{EACH, FILTERED, HANDLER_LIMIT, LINGERING, Line, MINE, SLICES};
 use super::statements::{EFFECT, render};
 use crate::failure::{Exit, Failure};
@@ -34,10 +35,20 @@ pub(crate) struct Args {
     incarnation: u32,
     #[arg(long)]
     mutant: Option<MutantName>,
+    /// Whom the effects call; without it, the consumers are of the kinds that have their effects in the database.
+    #[arg(long)]
+    receiver: Option<String>,
+}
+
+impl Args {
+    /// This process, of all that run under its name.
+    pub(crate) fn name(&self) -> String {
+        format!("{}.{}", self.process, self.incarnation)
+    }
 }
 
 /// A handler that panics on purpose says so with this, and nothing else is printed.
-const ON_PURPOSE: &str = "a panic on purpose";
+pub(crate) const ON_PURPOSE: &str = "a panic on purpose";
 
 pub(crate) async fn run(args: Args, options: &Options, interrupt: &Interrupt) -> Result<(), Failure> {
     let usual = std::panic::take_hook();
@@ -82,17 +93,20 @@ async fn orphaned(interrupt: &Interrupt) {
 async fn start(args: &Args, options: &Options) -> Result<Running, Failure> {
     let adjust = |config: Config| Config {
         pool_size: 2,
-        // The parent ends sessions by this name.
-        application_name: config.schema.clone(),
+        // The parent ends sessions by the first part, and tells by the second who wrote what.
+        application_name: format!("{}/{}", config.schema, args.name()),
         ..config
     };
     let log = options.connect_with("verify-worker", adjust).await?;
     let scribe = Arc::new(Scribe {
         statement: render(EFFECT, &log.config().schema),
         process: args.process.clone(),
-        worker: format!("{}.{}", args.process, args.incarnation),
+        worker: args.name(),
         calls: AtomicU64::new(0),
     });
+    if let Some(receiver) = &args.receiver {
+        return Ok(hand::start(&log, scribe, receiver, args.mutant).await?);
+    }
     let hand =
         |line: Line, fails: u32, lingers: bool| Hand { scribe: Arc::clone(&scribe), line, fails, lingers };
     let tuned = |consumer: Consumer, line: Line| {
@@ -121,11 +135,17 @@ async fn start(args: &Args, options: &Options) -> Result<Running, Failure> {
 }
 
 /// Writes effects, and announces calls.
-struct Scribe {
+pub(crate) struct Scribe {
     statement: String,
     process: String,
     worker: String,
     calls: AtomicU64,
+}
+
+impl Scribe {
+    pub(crate) fn process(&self) -> &str {
+        &self.process
+    }
 }
 
 /// The handler of a consumer.
@@ -182,13 +202,13 @@ impl Hand {
 }
 
 /// From entering a handler to leaving it.
-struct Inside<'a> {
+pub(crate) struct Inside<'a> {
     lane: &'a str,
     call: u64,
 }
 
 impl<'a> Inside<'a> {
-    fn enter(scribe: &Scribe, lane: &'a str, events: &[Event]) -> Self {
+    pub(crate) fn enter(scribe: &Scribe, lane: &'a str, events: &[Event]) -> Self {
         let call = scribe.calls.fetch_add(1, Ordering::Relaxed);
         let last = events.last().map_or(0, Event::id);
         let mut line = format!("> {lane} {call} {} {last}", now_us());

@@ -210,6 +210,8 @@ impl Writer {
             Err(error) if is_passing(error.sqlstate()) => self.desk.witness.rolled_back(&events, true),
             Err(_) if self.is_excused(true) => {
                 self.desk.witness.unknown(&events);
+                // All of them may be here at once, and forgetting takes another connection.
+                drop(object);
                 self.forget(&gid).await;
             }
             Err(error) => return Err(error),
