@@ -4,24 +4,31 @@
 //! ones. Every action runs in one transaction of its own, under the lock of the rows that it changes, and leaves an audit row.
 
 mod change;
+mod ledger;
 mod letters;
 mod progress;
 mod prune;
+mod reset;
+
+use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 pub use self::change::{Change, Target};
-pub use self::letters::{DeadLetter, DeadLetterState, DeadLetters};
+pub use self::ledger::{LedgerRow, LedgerRows, LedgerStatus};
+pub use self::letters::{DeadLetter, DeadLetterState, DeadLetters, SettledLetters};
 pub use self::progress::{Blocker, ConsumerStatus, LogProgress, Progress};
 pub use self::prune::{Prune, Pruned};
+pub use self::reset::Reset;
 
 use crate::consumer::Start;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
+use crate::ledger::LedgerKey;
 use crate::pg::Schema;
-use crate::pg::admin::{self as statements, Action, Note, Verb};
+use crate::pg::admin::{self as statements, Action, Entries, Note, Settling, Verb};
 use crate::store::Inorder;
 
 /// What an operator sees and does; from [`Inorder::admin`].
@@ -47,7 +54,7 @@ use crate::store::Inorder;
 ///
 /// | refused because | [`ErrorKind`] | SQLSTATE |
 /// |---|---|---|
-/// | there is no such consumer, instance, partition or dead letter; the hint names those there are | `NotRegistered` | IO003 |
+/// | there is no such consumer, instance, partition, dead letter or row of the ledger; the hint names those there are | `NotRegistered` | IO003 |
 /// | it does not stand as the action needs it: the message says how it stands, the hint what to do | `Precondition` | IO004 |
 /// | a pass, or somebody else, holds the row for seconds: the message names the session | `Busy` | IO005 |
 ///
@@ -162,24 +169,29 @@ impl Admin {
 
     /// Moves a consumer: the next event that it is given is the first above the place. Never beyond the safe head, which is what
     /// [`Start::Head`] means. The failure is cleared; a disabled or expired consumer stays so. Events that are passed over leave a
-    /// dead letter for the range; effects that are done stay done, and are done again for events that are delivered again.
+    /// dead letter for the range.
     ///
-    /// To a place below which events were pruned it is refused; see [`reset_accepting_pruned`](Self::reset_accepting_pruned).
-    pub async fn reset(&self, target: impl Into<Target>, to: Start) -> Result<Vec<Change>, Error> {
-        self.move_to(&target.into(), to, false).await
+    /// What an effect or queued consumer did stays done, though its events are read again, unless [`Reset::repeat_effects`] says
+    /// otherwise; the others do again what they read again. It is refused to a place above which events were pruned, unless
+    /// [`Reset::accept_pruned`] says that they are gone, and to one above which the ledger has forgotten what was done, unless
+    /// effects may repeat.
+    pub async fn reset(&self, target: impl Into<Target>, to: impl Into<Reset>) -> Result<Vec<Change>, Error> {
+        let (target, reset) = (target.into(), to.into());
+        let place = match reset.to {
+            Start::Beginning => "beginning".to_owned(),
+            Start::Head => "head".to_owned(),
+            Start::After(id) => id.to_string(),
+        };
+        let rows = self
+            .ask(&format!("resetting {target} to {place}"), async |client, schema| {
+                statements::reset(client, schema, &self.action(&target), &place, &reset.terms).await
+            })
+            .await?;
+        Ok(changes(&rows))
     }
 
-    /// As [`reset`](Self::reset), and accepts that events above the place were pruned. A dead letter keeps the range.
-    pub async fn reset_accepting_pruned(
-        &self,
-        target: impl Into<Target>,
-        to: Start,
-    ) -> Result<Vec<Change>, Error> {
-        self.move_to(&target.into(), to, true).await
-    }
-
-    /// Removes a consumer, or one instance of it: all its partitions. Its unfinished dead letters are discarded. A dispatcher
-    /// that still has it registers it anew at its next start.
+    /// Removes a consumer, or one instance of it: all its partitions. Its unfinished dead letters are discarded, and what waits in
+    /// its queue is forgotten; what it did stays in the ledger. A dispatcher that still has it registers it anew at its next start.
     pub async fn unregister(&self, target: impl Into<Target>) -> Result<Vec<Change>, Error> {
         let target = target.into();
         target.whole("unregistering")?;
@@ -221,9 +233,7 @@ impl Admin {
     pub async fn dead_letters(&self, which: &DeadLetters) -> Result<Vec<DeadLetter>, Error> {
         let rows = self
             .ask("listing dead letters", async |client, schema| {
-                let state = which.state.map(DeadLetterState::as_str);
-                let consumer = which.consumer.as_deref();
-                statements::dead_letters(client, schema, consumer, state, which.limit, which.after).await
+                statements::dead_letters(client, schema, &which.fitting()).await
             })
             .await?;
         Ok(rows.iter().map(DeadLetter::from_row).collect())
@@ -261,6 +271,103 @@ impl Admin {
             })
             .await?;
         only(&what, &rows)
+    }
+}
+
+/// Dead letters, many at once.
+impl Admin {
+    /// Asks for one more delivery of the events of the dead letters that fit, in one transaction with one audit row. Call again
+    /// while [`SettledLetters::more`], with [`DeadLetters::after`] the last of them.
+    pub async fn retry_dead_letters(&self, which: &DeadLetters) -> Result<SettledLetters, Error> {
+        self.settle_letters("asking for retries of dead letters", Settling::Retry, which).await
+    }
+
+    /// Settles the dead letters that fit, in one transaction with one audit row: their events will not be delivered again. Call
+    /// again while [`SettledLetters::more`].
+    pub async fn discard_dead_letters(&self, which: &DeadLetters) -> Result<SettledLetters, Error> {
+        self.settle_letters("discarding dead letters", Settling::Discard, which).await
+    }
+
+    async fn settle_letters(
+        &self,
+        what: &str,
+        settling: Settling,
+        which: &DeadLetters,
+    ) -> Result<SettledLetters, Error> {
+        let row = self
+            .ask(what, async |client, schema| {
+                statements::settle_dead_letters(client, schema, settling, &which.fitting(), self.note()).await
+            })
+            .await?;
+        Ok(SettledLetters::from_row(&row))
+    }
+}
+
+/// The ledger.
+impl Admin {
+    /// What the ledger holds, in the order of the keys. With a key alone that it does not know, [`ErrorKind::NotRegistered`].
+    pub async fn ledger_rows(&self, which: &LedgerRows) -> Result<Vec<LedgerRow>, Error> {
+        let entries = Entries {
+            key: which.key,
+            handler: which.handler.as_deref(),
+            status: which.status,
+            limit: which.limit,
+            after: which.after.as_ref(),
+        };
+        let rows = self
+            .ask("looking at the ledger", async |client, schema| {
+                statements::ledger_rows(client, schema, &entries).await
+            })
+            .await?;
+        Ok(rows.iter().map(LedgerRow::from_row).collect())
+    }
+
+    /// Takes a claim back before its lease runs out: it may be claimed at once, and what its former holder says of it changes
+    /// nothing any more. Only if the holder's process is known to be gone, or with [`force`](Self::force): if it lives after all,
+    /// the effect may be run twice at the same time.
+    pub async fn ledger_release(&self, key: impl Into<LedgerKey>, handler: &str) -> Result<Change, Error> {
+        let key = key.into().event_id();
+        let what = format!("releasing {key} of {handler:?}");
+        let rows = self
+            .ask(&what, async |client, schema| {
+                statements::ledger_release(client, schema, key, handler, self.note(), self.force).await
+            })
+            .await?;
+        only(&what, &rows)
+    }
+
+    /// Forgets what the ledger knows of an effect: it may then be run again, by whoever claims it. Not while a claim on it is valid.
+    /// What a queue had not finished is passed over with that, and leaves a dead letter.
+    pub async fn ledger_forget(&self, key: impl Into<LedgerKey>, handler: &str) -> Result<Change, Error> {
+        let key = key.into().event_id();
+        let what = format!("forgetting {key} of {handler:?}");
+        let rows = self
+            .ask(&what, async |client, schema| {
+                statements::ledger_forget(client, schema, key, handler, self.note()).await
+            })
+            .await?;
+        only(&what, &rows)
+    }
+
+    /// Forgets what was done so long ago, an hour at least, in steps of one transaction each, until the walk through the ledger has
+    /// come to its end. The answer is how many rows went. A running dispatcher does the same every hour, see
+    /// [`forget_done_after`](crate::DispatcherBuilder::forget_done_after).
+    ///
+    /// What a consumer may be given again stays. Where events of what went are still in the log, nobody gets a claim at or below
+    /// them any more that has no row.
+    pub async fn ledger_prune(&self, older_than: Duration) -> Result<i64, Error> {
+        let mut forgotten = 0;
+        loop {
+            let (deleted, more) = self
+                .ask("forgetting what was done long ago", async |client, schema| {
+                    statements::ledger_prune(client, schema, older_than, self.note()).await
+                })
+                .await?;
+            forgotten += deleted;
+            if !more {
+                return Ok(forgotten);
+            }
+        }
     }
 }
 
@@ -307,20 +414,6 @@ impl Admin {
         let rows = self
             .ask(&format!("{doing} {target}"), async |client, schema| {
                 statements::act(client, schema, verb, &self.action(target)).await
-            })
-            .await?;
-        Ok(changes(&rows))
-    }
-
-    async fn move_to(&self, target: &Target, to: Start, accept_pruned: bool) -> Result<Vec<Change>, Error> {
-        let place = match to {
-            Start::Beginning => "beginning".to_owned(),
-            Start::Head => "head".to_owned(),
-            Start::After(id) => id.to_string(),
-        };
-        let rows = self
-            .ask(&format!("resetting {target} to {place}"), async |client, schema| {
-                statements::reset(client, schema, &self.action(target), &place, accept_pruned).await
             })
             .await?;
         Ok(changes(&rows))

@@ -46,6 +46,8 @@ pub use registered::Registered;
 pub use running::Running;
 
 /// How long the first start of a consumer at the head waits for those who are writing.
+/// As long as a date of PostgreSQL can be put back.
+const MOST_FORGOTTEN: Duration = Duration::from_secs(100 * 366 * 24 * 3_600);
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Connections for leases and queues: a renewal does not wait for a settlement.
@@ -69,6 +71,7 @@ struct Settings {
     stop_timeout: Duration,
     read_ahead_bytes: usize,
     expire_after: Duration,
+    forget_after: Duration,
     mutant: Option<Mutant>,
 }
 
@@ -92,6 +95,7 @@ impl Dispatcher {
             stop_timeout: Duration::from_secs(10),
             read_ahead_bytes: 64 * 1024 * 1024,
             expire_after: Duration::from_secs(7 * 24 * 3_600),
+            forget_after: Duration::from_secs(30 * 24 * 3_600),
             mutant: None,
         };
         DispatcherBuilder { log: log.clone(), consumers: Vec::new(), settings }
@@ -251,6 +255,11 @@ fn accept(asked: &Registration<'_>, answer: &pg::consumers::Registered) -> Resul
              revision; raise the revision",
             answer.revision
         ),
+        "forgotten" => format!(
+            "consumer {key} would begin below id {0}, up to which the ledger has forgotten what was done under its name; start it \
+             after that id, and reset() it from there if effects may repeat, or choose another name",
+            answer.position
+        ),
         "outdated" => {
             tracing::warn!(consumer = %key, registered = answer.revision, ours = asked.revision,
                 "registered by a newer revision of the application; this process does not run it");
@@ -319,6 +328,14 @@ impl DispatcherBuilder {
         self
     }
 
+    /// After how long the ledger forgets what was done: by effect and queued consumers, and by whoever claims by key. Of all
+    /// processes of a log the shortest counts. Default 30 days; what is done for an event goes with the event, if that is pruned
+    /// before.
+    pub fn forget_done_after(mut self, limit: Duration) -> Self {
+        self.settings.forget_after = limit;
+        self
+    }
+
     /// Breaks the safe head on purpose.
     #[doc(hidden)]
     #[cfg(feature = "cli")]
@@ -370,6 +387,12 @@ impl DispatcherBuilder {
         }
         if settings.expire_after < Duration::from_secs(2 * 3_600) {
             return wrong(format!("expire_after is {:?}; it must be at least 2 h", settings.expire_after));
+        }
+        if !(Duration::from_secs(24 * 3_600)..=MOST_FORGOTTEN).contains(&settings.forget_after) {
+            return wrong(format!(
+                "forget_done_after is {:?}; it must be 1 day to 100 years",
+                settings.forget_after
+            ));
         }
         if read_ahead_bytes < 1024 * 1024 {
             return wrong(format!("read_ahead_bytes is {read_ahead_bytes}; it must be at least 1 MiB"));

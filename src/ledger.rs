@@ -68,6 +68,13 @@ pub struct LedgerKey(Asked);
 /// The namespace of the uuids that texts are hashed to.
 const TEXTS: Uuid = Uuid::from_u128(0x696e_6f72_6465_7200_8000_6c65_6467_6572);
 
+impl LedgerKey {
+    /// The event, or the uuid that stands for the key.
+    pub fn event_id(&self) -> Uuid {
+        self.0.event_id
+    }
+}
+
 impl From<&Event> for LedgerKey {
     fn from(event: &Event) -> Self {
         Self(Asked { event_id: event.event_id(), position: Some(event.id()) })

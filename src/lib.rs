@@ -91,8 +91,8 @@ mod store;
 pub mod testing;
 
 pub use admin::{
-    Admin, Blocker, Change, ConsumerStatus, DeadLetter, DeadLetterState, DeadLetters, LogProgress, Progress,
-    Prune, Pruned, Target,
+    Admin, Blocker, Change, ConsumerStatus, DeadLetter, DeadLetterState, DeadLetters, LedgerRow, LedgerRows,
+    LedgerStatus, LogProgress, Progress, Prune, Pruned, Reset, SettledLetters, Target,
 };
 pub use backoff::Backoff;
 pub use consumer::{

@@ -1,4 +1,5 @@
--- The state rows and dead letters that still need events of these types at or below an id, in words.
+-- The state rows, dead letters and unfinished rows of the ledger that still need events of these types at or below an id, in words.
+-- What has no position in the ledger needs no event.
 CREATE OR REPLACE FUNCTION inorder.admin_needed_by(types text[], upto bigint)
 RETURNS TABLE (bound bigint, who text)
 LANGUAGE sql
@@ -20,6 +21,18 @@ AS $body$
         AND d.event_id IS NOT NULL
         AND d.position <= upto
         AND (types IS NULL OR d.event_type IS NULL OR d.event_type = ANY (types))
+    UNION ALL
+    SELECT min(l.position) - 1,
+           format('the ledger, %s not finished by "%s", the first %s at position %s', count(*), l.handler,
+               (array_agg(replace(l.status, '_', ' ') ORDER BY l.position))[1], min(l.position))
+    FROM inorder.ledger AS l
+    WHERE l.status IN ('pending', 'in_progress')
+        AND l.position <= upto
+        AND l.position > (SELECT s.pruned_to FROM inorder.log_state AS s)
+        AND (types IS NULL OR EXISTS (
+            SELECT FROM inorder.events AS e WHERE e.event_id = l.event_id AND e.event_type = ANY (types)
+        ))
+    GROUP BY l.handler
 $body$;
 
 -- Deletes old events, at most `max_events` in one call; call again while `more`. Answers how many went, up to which id, and
@@ -27,11 +40,12 @@ $body$;
 --
 -- It goes by positions: what goes is a prefix of the ids (of these types), each recorded before `before`, so that one old
 -- event behind a younger one stays; at or below the safe head; at or below the position of every consumer that is neither
--- disabled nor expired (and wants one of the types); below every dead letter that is open or to be retried.
+-- disabled nor expired (and wants one of the types); below every dead letter that is open or to be retried, and every row of the
+-- ledger that is not finished. What the ledger keeps of the events that go, goes with them.
 --
 -- The order that makes it safe: (1) the safe head, then the candidates up to it, which can no longer change but by another
--- prune; (2) FOR UPDATE on the row of log_state; (3) in a later snapshot, one statement reads state rows and dead letters, so
--- that an event that moves from the one to the other is seen in one of them; (4) the deletion, and what is gone is recorded in
+-- prune; (2) FOR UPDATE on the row of log_state; (3) in a later snapshot, one statement reads state rows, dead letters and the
+-- ledger, so that an event that moves from the one to the other is seen in one of them; (4) the deletion, and what is gone is recorded in
 -- the same row. Who lowers what prune goes by (a registration, enable, reset, the retry of a discarded dead letter) takes FOR SHARE
 -- on that row first: it is either committed and seen in (3), or waits, and then sees what was recorded in (4).
 CREATE OR REPLACE FUNCTION inorder.prune(
@@ -126,7 +140,11 @@ BEGIN
         WITH gone AS (
             DELETE FROM inorder.events AS e
             WHERE e.id = ANY (old)
-            RETURNING e.id, e.event_type
+            RETURNING e.id, e.event_id, e.event_type
+        ), forgotten AS (
+            DELETE FROM inorder.ledger AS l
+            USING gone AS g
+            WHERE l.event_id = g.event_id AND l.status IN ('done', 'dead')
         ), gone_type AS (
             SELECT g.event_type, count(*) AS events, max(g.id) AS highest FROM gone AS g GROUP BY g.event_type
         )
@@ -142,7 +160,8 @@ BEGIN
             )
         RETURNING * INTO now;
         PERFORM inorder.admin_record('prune', prune.by, why, NULL, NULL, NULL,
-            to_jsonb(was) - 'only_row' - 'pruning', to_jsonb(now) - 'only_row' - 'pruning' || jsonb_build_object('deleted', deleted));
+            to_jsonb(was) - '{only_row,pruning,ledger_block}'::text[],
+            to_jsonb(now) - '{only_row,pruning,ledger_block}'::text[] || jsonb_build_object('deleted', deleted));
     END IF;
     RETURN NEXT;
 END

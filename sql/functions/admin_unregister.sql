@@ -1,5 +1,6 @@
 -- Removes a consumer, or one instance of it: all its rows. Its unfinished dead letters are discarded, as nobody could retry
--- them. A dispatcher that still has it registers it anew at its next start.
+-- them, and what waits in its queue is forgotten; what it did stays in the ledger, so that it is not done again. A dispatcher
+-- that still has it registers it anew at its next start.
 CREATE OR REPLACE FUNCTION inorder.unregister(
     consumer text, instance text DEFAULT '',
     "by" text DEFAULT session_user, why text DEFAULT NULL, force boolean DEFAULT false
@@ -20,6 +21,10 @@ BEGIN
     UPDATE inorder.dead_letters AS d
     SET state = 'discarded', updated_at = clock_timestamp(), updated_by = coalesce(nullif(unregister.by, ''), session_user)
     WHERE d.consumer = unregister.consumer AND d.instance = unregister.instance AND d.state IN ('open', 'retry_requested');
+    -- What somebody is running at the moment ends first.
+    DELETE FROM inorder.ledger AS l
+    WHERE l.handler = inorder.ledger_handler(unregister.consumer, unregister.instance)
+        AND (l.status = 'pending' OR l.status = 'in_progress' AND l.lease_until <= clock_timestamp());
 END
 $body$;
 

@@ -5,6 +5,7 @@
 --   outdated    the row was written by a higher revision; `registered` says which
 --   kind        the row is there with another kind, `partitions` with another number of partitions,
 --   differs     with the same revision and another filter: refused
+--   forgotten   the row would begin where the ledger has forgotten what was done, up to `was_position`: refused
 --   returned    the row had expired and is back: where it was, or at `rejoin_at`, with a dead letter for the range
 -- FOR SHARE on log_state, before any row: prune, which takes it FOR UPDATE, sees the row as it is written here, or is seen to
 -- have pruned. So it is with a new row, and with one that prune went past because it had expired or wanted fewer types.
@@ -26,6 +27,13 @@ BEGIN
     WHERE r.name = register.consumer AND r.instance = register.instance AND r.partition = register.partition;
     IF NOT FOUND THEN
         PERFORM FROM inorder.log_state FOR SHARE;
+        SELECT 'forgotten', register.revision, f.floor INTO outcome, registered, was_position
+        FROM inorder.ledger_floors AS f
+        WHERE f.handler = inorder.ledger_handler(register.consumer, register.instance) AND f.floor > register.start_after
+            AND register.kind IN ('effect', 'queued');
+        IF FOUND THEN
+            RETURN;
+        END IF;
         INSERT INTO inorder.consumers (name, instance, partition, kind, revision, event_types, partitions, max_attempts, position)
         VALUES (register.consumer, register.instance, register.partition, register.kind, register.revision,
             register.event_types, register.partitions, register.max_attempts, register.start_after)

@@ -7,6 +7,8 @@ use time::OffsetDateTime;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use crate::pg::admin::Fitting;
+
 /// What became of a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -50,21 +52,28 @@ impl fmt::Display for DeadLetterState {
     }
 }
 
-/// Which dead letters to list, oldest first.
+/// Which dead letters to list, to retry or to discard, oldest first.
 ///
 /// ```
 /// use inorder::DeadLetters;
 ///
 /// let open = DeadLetters::open().of("search-index");
 /// let everything = DeadLetters::any().limit(1_000);
-/// # let _ = (open, everything);
+/// let outage = DeadLetters::open().of("mail").reason("exhausted").error("connection refused");
+/// # let _ = (open, everything, outage);
 /// ```
 #[derive(Clone, Debug)]
 pub struct DeadLetters {
     pub(super) consumer: Option<String>,
+    pub(super) instance: Option<String>,
+    pub(super) event_type: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) error: Option<String>,
     pub(super) state: Option<DeadLetterState>,
     pub(super) limit: i32,
     pub(super) after: i64,
+    pub(super) up_to: Option<i64>,
+    pub(super) stop_at: Option<OffsetDateTime>,
 }
 
 impl DeadLetters {
@@ -75,7 +84,18 @@ impl DeadLetters {
 
     /// In whatever state.
     pub fn any() -> Self {
-        Self { consumer: None, state: None, limit: 100, after: 0 }
+        Self {
+            consumer: None,
+            instance: None,
+            event_type: None,
+            reason: None,
+            error: None,
+            state: None,
+            limit: 100,
+            after: 0,
+            up_to: None,
+            stop_at: None,
+        }
     }
 
     /// Of one consumer only.
@@ -100,6 +120,76 @@ impl DeadLetters {
     #[must_use]
     pub fn after(self, id: i64) -> Self {
         Self { after: id, ..self }
+    }
+
+    /// Up to this one.
+    #[must_use]
+    pub fn up_to(self, id: i64) -> Self {
+        Self { up_to: Some(id), ..self }
+    }
+
+    /// Of one instance only.
+    #[must_use]
+    pub fn instance(self, instance: impl Into<String>) -> Self {
+        Self { instance: Some(instance.into()), ..self }
+    }
+
+    /// Of events of one type only.
+    #[must_use]
+    pub fn event_type(self, event_type: impl Into<String>) -> Self {
+        Self { event_type: Some(event_type.into()), ..self }
+    }
+
+    /// For one reason only; see [`DeadLetter::reason`].
+    #[must_use]
+    pub fn reason(self, reason: impl Into<String>) -> Self {
+        Self { reason: Some(reason.into()), ..self }
+    }
+
+    /// Only those in whose error this text is, in upper or lower case.
+    #[must_use]
+    pub fn error(self, text: impl Into<String>) -> Self {
+        Self { error: Some(text.into()), ..self }
+    }
+
+    /// None is retried or discarded after this time, by the database's clock. A list does not go by it.
+    #[must_use]
+    pub fn stop_at(self, time: OffsetDateTime) -> Self {
+        Self { stop_at: Some(time), ..self }
+    }
+
+    pub(super) fn fitting(&self) -> Fitting<'_> {
+        Fitting {
+            consumer: self.consumer.as_deref(),
+            instance: self.instance.as_deref(),
+            event_type: self.event_type.as_deref(),
+            reason: self.reason.as_deref(),
+            error: self.error.as_deref(),
+            state: self.state.map(DeadLetterState::as_str),
+            after: self.after,
+            up_to: self.up_to,
+            limit: self.limit,
+            stop_at: self.stop_at,
+        }
+    }
+}
+
+/// What became of dead letters that were retried or discarded together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SettledLetters {
+    /// Those that were, oldest first.
+    pub letters: Vec<i64>,
+    /// How many before the last of them fit, too, but cannot be retried (a range, an event that was pruned, a consumer that is
+    /// gone), or were held by a pass.
+    pub left_out: i64,
+    /// There are more behind the last of them.
+    pub more: bool,
+}
+
+impl SettledLetters {
+    pub(super) fn from_row(row: &Row) -> Self {
+        Self { letters: row.get("letters"), left_out: row.get("left_out"), more: row.get("more") }
     }
 }
 

@@ -1,26 +1,35 @@
-//! What is done once in a while: saying that our consumers are run, and expiring instances that nobody runs.
+//! What is done once in a while: saying that our consumers are run, expiring instances that nobody runs, and forgetting what was done
+//! long ago.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::delivery::{Context, Phase};
 use crate::error::Error;
+use crate::pg::admin::{self, Note};
 use crate::pg::consumers::{self, Key};
 
 const EVERY: Duration = Duration::from_secs(3_600);
 /// Soon after the start, so that processes which live for minutes only keep house, too.
 const FIRST: Duration = Duration::from_secs(300);
+/// How many steps of the walk through the ledger are made at a time; all processes go on with the same walk.
+const STEPS: usize = 100;
 
 /// Keeps house until the dispatcher has stopped.
-pub(super) async fn keep_house(cx: Arc<Context>, keys: Vec<Key>, expire_after: Duration) {
+pub(super) async fn keep_house(
+    cx: Arc<Context>,
+    keys: Vec<Key>,
+    expire_after: Duration,
+    forget_after: Duration,
+) {
     let mut phase = cx.phase.clone();
     tokio::select! {
-        () = hourly(&cx, &keys, expire_after) => {}
+        () = hourly(&cx, &keys, expire_after, forget_after) => {}
         _ = phase.wait_for(|phase| *phase == Phase::Cancelling) => {}
     }
 }
 
-async fn hourly(cx: &Context, keys: &[Key], expire_after: Duration) {
+async fn hourly(cx: &Context, keys: &[Key], expire_after: Duration, forget_after: Duration) {
     let mut pause = FIRST;
     loop {
         tokio::time::sleep(pause.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
@@ -32,6 +41,14 @@ async fn hourly(cx: &Context, keys: &[Key], expire_after: Duration) {
                 }
             }
             Err(error) => tracing::warn!(error = error.report(), "keeping house; the next hour is as good"),
+        }
+        match forget(cx, forget_after).await {
+            Ok(0) => {}
+            Ok(forgotten) => tracing::info!(forgotten, "the ledger has forgotten what was done long ago"),
+            // Another may be at it, or at prune.
+            Err(error) => {
+                tracing::info!(error = error.report(), "forgetting what was done; the next hour is as good");
+            }
         }
     }
 }
@@ -45,4 +62,21 @@ async fn run_once(cx: &Context, keys: &[Key], expire_after: Duration) -> Result<
     cx.log
         .asking("expiring instances", async |client| consumers::expire(client, schema, expire_after).await)
         .await
+}
+
+/// How much was forgotten.
+async fn forget(cx: &Context, after: Duration) -> Result<i64, Error> {
+    let (schema, note) = (cx.log.schema(), Note { by: Some("inorder"), why: None });
+    let mut forgotten = 0;
+    for _ in 0..STEPS {
+        let step = cx.log.asking("forgetting what was done", async |client| {
+            admin::ledger_prune(client, schema, after, note).await
+        });
+        let (deleted, more) = step.await?;
+        forgotten += deleted;
+        if !more {
+            break;
+        }
+    }
+    Ok(forgotten)
 }

@@ -1,5 +1,7 @@
 //! The functions of operators, as statements.
 
+use std::time::Duration;
+
 use deadpool_postgres::ClientWrapper;
 use time::OffsetDateTime;
 use tokio_postgres::Row;
@@ -64,15 +66,23 @@ pub(crate) async fn skip_poison(
     query(client, schema, sql!("admin/skip_poison"), &params).await
 }
 
+/// What a reset may do.
+#[derive(Clone, Debug)]
+pub(crate) struct ResetTerms {
+    pub(crate) accept_pruned: bool,
+    pub(crate) repeat_effects: bool,
+    pub(crate) max_effects: i32,
+}
+
 pub(crate) async fn reset(
     client: &ClientWrapper,
     schema: &Schema,
     action: &Action<'_>,
     to_place: &str,
-    accept_pruned: bool,
+    terms: &ResetTerms,
 ) -> Result<Vec<Row>> {
     let [consumer, instance, partition, by, why, force] = common(action);
-    let params: [Param<'_>; 8] = [
+    let params: [Param<'_>; 10] = [
         consumer,
         instance,
         partition,
@@ -80,7 +90,9 @@ pub(crate) async fn reset(
         why,
         force,
         /* to_place */ &to_place,
-        /* accept_pruned */ &accept_pruned,
+        /* accept_pruned */ &terms.accept_pruned,
+        /* repeat_effects */ &terms.repeat_effects,
+        /* max_effects */ &terms.max_effects,
     ];
     query(client, schema, sql!("admin/reset"), &params).await
 }
@@ -152,19 +164,77 @@ pub(crate) async fn prune(
         .await
 }
 
+/// Which dead letters.
+pub(crate) struct Fitting<'a> {
+    pub(crate) consumer: Option<&'a str>,
+    pub(crate) instance: Option<&'a str>,
+    pub(crate) event_type: Option<&'a str>,
+    pub(crate) reason: Option<&'a str>,
+    pub(crate) error: Option<&'a str>,
+    pub(crate) state: Option<&'a str>,
+    pub(crate) after: i64,
+    pub(crate) up_to: Option<i64>,
+    pub(crate) limit: i32,
+    pub(crate) stop_at: Option<OffsetDateTime>,
+}
+
 pub(crate) async fn dead_letters(
     client: &ClientWrapper,
     schema: &Schema,
-    consumer: Option<&str>,
-    state: Option<&str>,
-    max_rows: i32,
-    after_id: i64,
+    which: &Fitting<'_>,
 ) -> Result<Vec<Row>> {
-    let params: [Param<'_>; 4] = [
-        /* consumer */ &consumer, /* state */ &state, /* max_rows */ &max_rows,
-        /* after_id */ &after_id,
+    let params: [Param<'_>; 9] = [
+        /* consumer */ &which.consumer,
+        /* state */ &which.state,
+        /* max_rows */ &which.limit,
+        /* after_id */ &which.after,
+        /* instance */ &which.instance,
+        /* event_type */ &which.event_type,
+        /* reason */ &which.reason,
+        /* error */ &which.error,
+        /* to_id */ &which.up_to,
     ];
     query(client, schema, sql!("admin/dead_letters"), &params).await
+}
+
+/// What becomes of dead letters.
+#[derive(Clone, Copy)]
+pub(crate) enum Settling {
+    Retry,
+    Discard,
+}
+
+pub(crate) async fn settle_dead_letters(
+    client: &ClientWrapper,
+    schema: &Schema,
+    settling: Settling,
+    which: &Fitting<'_>,
+    note: Note<'_>,
+) -> Result<Row> {
+    let statement = match settling {
+        Settling::Retry => sql!("admin/retry_dead_letters"),
+        Settling::Discard => sql!("admin/discard_dead_letters"),
+    };
+    let statement = client.prepare_cached(&schema.sql(statement)).await?;
+    client
+        .query_one(
+            &statement,
+            &[
+                /* consumer */ &which.consumer,
+                /* instance */ &which.instance,
+                /* event_type */ &which.event_type,
+                /* reason */ &which.reason,
+                /* error */ &which.error,
+                /* from_id */ &which.after.saturating_add(1),
+                /* to_id */ &which.up_to,
+                /* state */ &which.state,
+                /* max_letters */ &which.limit,
+                /* stop_at */ &which.stop_at,
+                /* by */ &note.by,
+                /* why */ &note.why,
+            ],
+        )
+        .await
 }
 
 pub(crate) async fn dead_letter(client: &ClientWrapper, schema: &Schema, id: i64) -> Result<Row> {
@@ -190,6 +260,73 @@ pub(crate) async fn discard_dead_letter(
 ) -> Result<Vec<Row>> {
     let params: [Param<'_>; 3] = [/* letter_id */ &id, /* by */ &note.by, /* why */ &note.why];
     query(client, schema, sql!("admin/discard_dead_letter"), &params).await
+}
+
+/// Which rows of the ledger.
+pub(crate) struct Entries<'a> {
+    pub(crate) key: Option<Uuid>,
+    pub(crate) handler: Option<&'a str>,
+    pub(crate) status: Option<&'a str>,
+    pub(crate) limit: i32,
+    pub(crate) after: Option<&'a (Uuid, String)>,
+}
+
+pub(crate) async fn ledger_rows(
+    client: &ClientWrapper,
+    schema: &Schema,
+    which: &Entries<'_>,
+) -> Result<Vec<Row>> {
+    let params: [Param<'_>; 6] = [
+        /* key */ &which.key,
+        /* handler */ &which.handler,
+        /* status */ &which.status,
+        /* max_rows */ &which.limit,
+        /* after_key */ &which.after.map(|after| after.0),
+        /* after_handler */ &which.after.map(|after| &after.1),
+    ];
+    query(client, schema, sql!("admin/ledger_rows"), &params).await
+}
+
+pub(crate) async fn ledger_release(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: Uuid,
+    handler: &str,
+    note: Note<'_>,
+    force: bool,
+) -> Result<Vec<Row>> {
+    let params: [Param<'_>; 5] = [
+        /* key */ &key, /* handler */ &handler, /* by */ &note.by, /* why */ &note.why,
+        /* force */ &force,
+    ];
+    query(client, schema, sql!("admin/ledger_release"), &params).await
+}
+
+pub(crate) async fn ledger_forget(
+    client: &ClientWrapper,
+    schema: &Schema,
+    key: Uuid,
+    handler: &str,
+    note: Note<'_>,
+) -> Result<Vec<Row>> {
+    let params: [Param<'_>; 4] =
+        [/* key */ &key, /* handler */ &handler, /* by */ &note.by, /* why */ &note.why];
+    query(client, schema, sql!("admin/ledger_forget"), &params).await
+}
+
+/// How many rows were forgotten, and whether the walk through the table goes on.
+pub(crate) async fn ledger_prune(
+    client: &ClientWrapper,
+    schema: &Schema,
+    older_than: Duration,
+    note: Note<'_>,
+) -> Result<(i64, bool)> {
+    let statement = client.prepare_cached(&schema.sql(sql!("admin/ledger_prune"))).await?;
+    let older_than = older_than.as_secs_f64();
+    let row = client
+        .query_one(&statement, &[/* older_than */ &older_than, /* by */ &note.by, /* why */ &note.why])
+        .await?;
+    Ok((row.get("deleted"), row.get("more")))
 }
 
 type Param<'a> = &'a (dyn ToSql + Sync);

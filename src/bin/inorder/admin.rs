@@ -1,6 +1,6 @@
 //! What operators do to a consumer: restart, skip, disable, enable, reset, unregister, accept-pruned, repartition.
 
-use inorder::{Admin, Change, Inorder, Start, Target};
+use inorder::{Admin, Change, Inorder, Reset as Place, Start, Target};
 use serde::Serialize;
 use serde_json::Value;
 use uuid::Uuid;
@@ -181,7 +181,7 @@ impl Skip {
 }
 
 /// The name by which the event with this id is known everywhere.
-async fn find(log: &Inorder, id: i64) -> Result<Uuid, Failure> {
+pub(crate) async fn find(log: &Inorder, id: i64) -> Result<Uuid, Failure> {
     let missing = || {
         Failure::new(
             Exit::Refused,
@@ -232,13 +232,14 @@ impl Enable {
 
 /// Move a consumer: the next event that it is given is the first above a place
 ///
-/// Backwards, events are delivered again, and effects that are done are done again. Forwards, events are passed over, and a dead
-/// letter keeps the range. Never beyond the safe head.
+/// Backwards, events are delivered again; what an effect or queued consumer did stays done, unless --repeat-effects says that it may be
+/// done again. Forwards, events are passed over, and a dead letter keeps the range. Never beyond the safe head.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   inorder reset revenue-per-day --to beginning     replay everything
   inorder reset revenue-per-day --to 16999         the next event is 17000
+  inorder reset receipts --to 16999 --repeat-effects
   inorder reset search-index --to head --yes       only what comes from now on")]
 pub(crate) struct Reset {
     #[command(flatten)]
@@ -249,6 +250,12 @@ pub(crate) struct Reset {
     /// Accept that events above the place were pruned
     #[arg(long)]
     accept_pruned: bool,
+    /// Let an effect or queued consumer run again what it has done above the place
+    #[arg(long)]
+    repeat_effects: bool,
+    /// Refuse to repeat more effects of a partition than this
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, requires = "repeat_effects", value_parser = clap::value_parser!(i32).range(0..))]
+    max_effects: i32,
     #[command(flatten)]
     consent: Consent,
 }
@@ -273,16 +280,21 @@ impl Reset {
             Start::Head => "the head".to_owned(),
             Start::After(id) => count(id),
         };
-        let question = format!(
-            "Reset {} to {place}? What it reads again it does again; what it passes over it never does.",
-            self.action.consumer.text
-        );
-        self.consent.ask(&question).await?;
-        let changes = match self.accept_pruned {
-            true => admin.reset_accepting_pruned(self.action.target(), self.to).await?,
-            false => admin.reset(self.action.target(), self.to).await?,
+        let effects = match self.repeat_effects {
+            true => "Mails, payments and calls above it are done a second time.",
+            false => {
+                "What it reads again it does again, but for effects that are done; what it passes over it never does."
+            }
         };
-        tell(screen, &changes)
+        self.consent.ask(&format!("Reset {} to {place}? {effects}", self.action.consumer.text)).await?;
+        let mut reset = Place::to(self.to).max_effects(self.max_effects);
+        if self.accept_pruned {
+            reset = reset.accept_pruned();
+        }
+        if self.repeat_effects {
+            reset = reset.repeat_effects();
+        }
+        tell(screen, &admin.reset(self.action.target(), reset).await?)
     }
 }
 

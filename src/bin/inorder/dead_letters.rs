@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use console::Style;
-use inorder::{DeadLetter, DeadLetterState, DeadLetters};
+use inorder::{DeadLetter, DeadLetterState, DeadLetters, SettledLetters};
 use serde::Serialize;
 use time::OffsetDateTime;
 
 use crate::admin::{Note, tell};
 use crate::failure::Failure;
 use crate::options::Options;
+use crate::prune;
 use crate::question::Consent;
 use crate::screen::Screen;
 use crate::table::{Side, Table};
 use crate::tail;
-use crate::words::{count, duration, moment, plain};
+use crate::words::{count, counted, duration, moment, plain};
 
 /// Show what was passed over, and decide what becomes of it
 ///
@@ -29,6 +30,7 @@ Examples:
   inorder dead-letters list --consumer revenue-per-day --state any
   inorder dead-letters show 5
   inorder dead-letters retry 5 6 7
+  inorder dead-letters retry --consumer mail --reason exhausted --error refused --limit 1000
   inorder dead-letters discard 5 --why 'test order'"
 )]
 pub(crate) struct Args {
@@ -47,12 +49,40 @@ enum Verb {
 /// List dead letters, oldest first
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Only those of this consumer
-    #[arg(long, value_name = "NAME")]
-    consumer: Option<String>,
+    #[command(flatten)]
+    fitting: Fitting,
     /// Only those in this state
     #[arg(long, value_name = "STATE", default_value = "open")]
     state: State,
+    #[command(flatten)]
+    bounds: Bounds,
+}
+
+/// What dead letters are found by.
+#[derive(Debug, clap::Args)]
+struct Fitting {
+    /// Only those of this consumer
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+    /// Only those of this instance
+    #[arg(long, value_name = "NAME")]
+    instance: Option<String>,
+    /// Only those of events of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    event_type: Option<String>,
+    /// Only those for this reason: skip_policy, operator_skip, rejected, exhausted, max_deliveries, pruned
+    #[arg(long, value_name = "REASON")]
+    reason: Option<String>,
+    /// Only those in whose error this text is
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// Only those up to this one
+    #[arg(long, value_name = "ID")]
+    up_to: Option<i64>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Bounds {
     /// At most so many
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(i32).range(1..))]
     limit: i32,
@@ -79,25 +109,49 @@ struct Show {
 }
 
 /// Have the events of dead letters delivered once more, by their consumers, out of order
+///
+/// Those that are named, or all that fit.
 #[derive(Debug, clap::Args)]
 struct Retry {
-    /// The dead letters
-    #[arg(value_name = "ID", required = true)]
-    ids: Vec<i64>,
+    #[command(flatten)]
+    which: Which,
+    /// Those that were discarded, instead of open ones
+    #[arg(long)]
+    discarded: bool,
     #[command(flatten)]
     note: Note,
 }
 
 /// Settle dead letters: their events are not delivered again, and may be pruned
+///
+/// Those that are named, or all that fit.
 #[derive(Debug, clap::Args)]
 struct Discard {
-    /// The dead letters
-    #[arg(value_name = "ID", required = true)]
-    ids: Vec<i64>,
+    #[command(flatten)]
+    which: Which,
     #[command(flatten)]
     note: Note,
     #[command(flatten)]
     consent: Consent,
+}
+
+/// Dead letters by name, or by what they are found by.
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// The dead letters
+    #[arg(value_name = "ID", required_unless_present_any = ["consumer", "event_type", "reason", "error", "up_to", "all"],
+        conflicts_with_all = ["consumer", "instance", "event_type", "reason", "error", "up_to", "all", "after", "stop_at"])]
+    ids: Vec<i64>,
+    #[command(flatten)]
+    fitting: Fitting,
+    #[command(flatten)]
+    bounds: Bounds,
+    /// None after this time: 2024-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = prune::moment)]
+    stop_at: Option<OffsetDateTime>,
+    /// All there are, as far as the limit goes
+    #[arg(long)]
+    all: bool,
 }
 
 pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Result<(), Failure> {
@@ -113,8 +167,13 @@ pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Resu
         }
         Verb::Retry(retry) => {
             let admin = retry.note.admin(&log);
+            if retry.which.ids.is_empty() {
+                let state = if retry.discarded { DeadLetterState::Discarded } else { DeadLetterState::Open };
+                let settled = admin.retry_dead_letters(&retry.which.fitting(state)).await?;
+                return tell_many(&settled, "to be retried", screen);
+            }
             let mut changes = Vec::new();
-            for id in &retry.ids {
+            for id in &retry.which.ids {
                 match admin.retry_dead_letter(*id).await {
                     Ok(change) => changes.push(change),
                     // What was done until then is told.
@@ -124,14 +183,24 @@ pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Resu
             tell(screen, &changes)
         }
         Verb::Discard(discard) => {
-            let which = discard.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let admin = discard.note.admin(&log);
+            if discard.which.ids.is_empty() {
+                let which = discard.which.fitting(DeadLetterState::Open);
+                let most = discard.which.bounds.limit;
+                let question = format!(
+                    "Discard all open dead letters that fit, at most {}? The events are not delivered again.",
+                    count(most)
+                );
+                discard.consent.ask(&question).await?;
+                return tell_many(&admin.discard_dead_letters(&which).await?, "discarded", screen);
+            }
+            let named = discard.which.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             discard
                 .consent
-                .ask(&format!("Discard dead letter {which}? The events are not delivered again."))
+                .ask(&format!("Discard dead letter {named}? The events are not delivered again."))
                 .await?;
-            let admin = discard.note.admin(&log);
             let mut changes = Vec::new();
-            for id in &discard.ids {
+            for id in &discard.which.ids {
                 match admin.discard_dead_letter(*id).await {
                     Ok(change) => changes.push(change),
                     Err(error) => return tell(screen, &changes).and(Err(error.into())),
@@ -151,15 +220,76 @@ impl List {
             State::Resolved => Some(DeadLetterState::Resolved),
             State::Discarded => Some(DeadLetterState::Discarded),
         };
-        let mut which = DeadLetters::any().limit(self.limit).after(self.after);
-        if let Some(state) = state {
-            which = which.state(state);
-        }
-        match &self.consumer {
-            Some(consumer) => which.of(consumer),
+        let which = self.fitting.narrow(self.bounds.narrow(DeadLetters::any()));
+        match state {
+            Some(state) => which.state(state),
             None => which,
         }
     }
+}
+
+impl Which {
+    fn fitting(&self, state: DeadLetterState) -> DeadLetters {
+        let which = self.fitting.narrow(self.bounds.narrow(DeadLetters::any())).state(state);
+        match self.stop_at {
+            Some(time) => which.stop_at(time),
+            None => which,
+        }
+    }
+}
+
+impl Bounds {
+    fn narrow(&self, which: DeadLetters) -> DeadLetters {
+        which.limit(self.limit).after(self.after)
+    }
+}
+
+impl Fitting {
+    fn narrow(&self, mut which: DeadLetters) -> DeadLetters {
+        if let Some(consumer) = &self.consumer {
+            which = which.of(consumer);
+        }
+        if let Some(instance) = &self.instance {
+            which = which.instance(instance);
+        }
+        if let Some(event_type) = &self.event_type {
+            which = which.event_type(event_type);
+        }
+        if let Some(reason) = &self.reason {
+            which = which.reason(reason);
+        }
+        if let Some(text) = &self.error {
+            which = which.error(text);
+        }
+        match self.up_to {
+            Some(id) => which.up_to(id),
+            None => which,
+        }
+    }
+}
+
+/// Tells what became of many.
+fn tell_many(settled: &SettledLetters, what: &str, screen: &Screen) -> Result<(), Failure> {
+    if screen.is_json() {
+        return Ok(screen.json(settled)?);
+    }
+    let letters = settled.letters.len() as u64;
+    let mut lines = match (settled.letters.first(), settled.letters.last()) {
+        (Some(first), Some(last)) => {
+            vec![format!("{} {what}, {} to {}", counted(letters, "dead letter"), count(*first), count(*last))]
+        }
+        _ => vec!["none".to_owned()],
+    };
+    if settled.left_out > 0 {
+        lines.push(format!(
+            "{} left out: being delivered at the moment, or not to be retried",
+            count(settled.left_out)
+        ));
+    }
+    if settled.more {
+        lines.push("there are more: run it again".to_owned());
+    }
+    Ok(screen.text(&(lines.join("\n") + "\n"))?)
 }
 
 #[derive(Serialize)]

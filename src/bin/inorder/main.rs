@@ -15,6 +15,7 @@ mod dead_letters;
 mod demo;
 mod failure;
 mod interrupt;
+mod ledger;
 mod migrate;
 mod options;
 mod prune;
@@ -59,6 +60,7 @@ enum Verb {
     AcceptPruned(admin::AcceptPruned),
     Prune(prune::Args),
     DeadLetters(dead_letters::Args),
+    Ledger(ledger::Args),
     Verify(verify::Args),
     #[command(hide = true)]
     VerifyWorker(verify::worker::Args),
@@ -114,6 +116,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::AcceptPruned(args) => interrupt.acts(args.run(options, &screen)).await,
         Verb::Prune(args) => prune::run(&args, options, &screen, &interrupt).await,
         Verb::DeadLetters(args) => interrupt.acts(dead_letters::run(&args, options, &screen)).await,
+        Verb::Ledger(args) => interrupt.acts(ledger::run(&args, options, &screen)).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
         Verb::VerifyWorker(args) => verify::worker::run(args, options, &interrupt).await,
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,

@@ -140,7 +140,7 @@ fn bar(events: u64) -> ProgressBar {
     bar
 }
 
-fn age(text: &str) -> Result<Duration, String> {
+pub(crate) fn age(text: &str) -> Result<Duration, String> {
     let wrong = || "an age is a number and s, m, h, d or w: 90d".to_owned();
     let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(split);
@@ -157,7 +157,7 @@ fn age(text: &str) -> Result<Duration, String> {
     age.map(Duration::from_secs).ok_or_else(|| "that is more than a thousand years".into())
 }
 
-fn moment(text: &str) -> Result<OffsetDateTime, String> {
+pub(crate) fn moment(text: &str) -> Result<OffsetDateTime, String> {
     if let Ok(date) = Date::parse(text, format_description!("[year]-[month]-[day]")) {
         return Ok(date.midnight().assume_offset(UtcOffset::UTC));
     }

@@ -1,6 +1,6 @@
 //! I-9: a consumer whose unread events were pruned does not run until somebody accepts that.
 
-use inorder::{DeadLetters, ErrorKind, Start};
+use inorder::{DeadLetters, ErrorKind, Reset, Start};
 use serde_json::json;
 
 use super::{Scene, refused};
@@ -79,7 +79,7 @@ async fn no_consumer_is_moved_below_what_was_pruned_unless_that_is_accepted() {
     scene.admin.reset("search", Start::After(25)).await.unwrap();
     assert_eq!(ranges().await, [(5, Some(20), "pruned".into()), (21, Some(25), "operator_skip".into())]);
     refused(scene.admin.reset("search", Start::After(2)).await, ErrorKind::Precondition, &["were pruned"]);
-    scene.admin.reset_accepting_pruned("search", Start::After(2)).await.unwrap();
+    scene.admin.reset("search", Reset::to(Start::After(2)).accept_pruned()).await.unwrap();
     let row = scene.row("search").await;
     assert_eq!((&row["position"], &row["accepted_to"]), (&json!(20), &json!(20)));
     assert_eq!(ranges().await[2..], [(3, Some(20), "pruned".into())]);
@@ -98,7 +98,7 @@ async fn a_consumer_stays_in_front_of_what_is_left_of_the_range() {
         (&after["accepted_to"], &after["position"], &after["attempts"]),
         (&json!(30), &json!(4), &json!(10))
     );
-    scene.admin.reset_accepting_pruned("search", Start::Beginning).await.unwrap();
+    scene.admin.reset("search", Reset::to(Start::Beginning).accept_pruned()).await.unwrap();
     assert_eq!(scene.row("search").await["position"], json!(0));
 }
 
@@ -111,7 +111,7 @@ async fn the_end_of_the_log_stays_where_it_was_when_its_last_events_are_pruned()
     let log = scene.admin.log_progress().await.unwrap();
     assert_eq!((log.head, log.safe_head, log.hole), (30, 30, None));
     scene.consumer("search", 0).await;
-    scene.admin.reset_accepting_pruned("search", Start::Head).await.unwrap();
+    scene.admin.reset("search", Reset::to(Start::Head).accept_pruned()).await.unwrap();
     assert_eq!(scene.value(MISSING).await, json!(null), "who begins at the head misses nothing");
     assert_eq!(scene.admin.list().await.unwrap()[0].lag, 0);
 }
