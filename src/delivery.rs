@@ -41,6 +41,7 @@ mod context;
 mod dead_letter;
 mod effects;
 mod handling;
+mod intake;
 mod judgement;
 mod keeper;
 pub(crate) mod queue;
@@ -50,6 +51,7 @@ pub(crate) mod supply;
 pub(crate) use context::{Context, Head, HoldUps, Lookout, Phase};
 
 use handling::{Broken, Delivered};
+use intake::Stand;
 use judgement::{Judgement, judge};
 use queue::Queue;
 use session::{Committed, Left, PassSession};
@@ -71,6 +73,8 @@ pub(crate) struct Runner {
     narrow: Option<usize>,
     /// How the last pass left the row, where it went well and nothing else is known of the row.
     left: Option<Left>,
+    /// Of a queued consumer: where the last pass left its row.
+    stood: Option<Stand>,
     /// Since when the last pass knew how far it might go.
     pub(crate) began: Instant,
 }
@@ -100,6 +104,7 @@ impl Runner {
             ahead: ReadAhead::default(),
             narrow: None,
             left: None,
+            stood: None,
             began: Instant::now(),
         }
     }
@@ -120,8 +125,9 @@ impl Runner {
     pub(crate) async fn pass(&mut self, cx: &Arc<Context>, lookout: Lookout) -> Result<Pass, Error> {
         let span = tracing::debug_span!("pass", consumer = %self.key, head = tracing::field::Empty);
         self.began = Instant::now();
-        match self.consumer.kind {
-            Kind::Effect => self.run_effects(cx, lookout).instrument(span).await,
+        match (self.consumer.kind, self.queue.clone()) {
+            (Kind::Effect, _) => self.run_effects(cx, lookout).instrument(span).await,
+            (_, Some(queue)) => self.take_in(cx, &queue, lookout).instrument(span).await,
             _ => self.run(cx, lookout).instrument(span).await,
         }
     }
@@ -154,16 +160,10 @@ impl Runner {
             if let Some(letter) = state.retry {
                 return self.retry_dead_letter(cx, session, &state, letter).await;
             }
-            let mut limit = self.pass_size(head.id - state.position);
-            if let Some(queue) = &self.queue {
-                limit = limit.min(queue.room().max(1));
-            }
+            let limit = self.pass_size(head.id - state.position);
             let behind = Behind { epoch: head.epoch, position: state.position, head: head.id };
             if let Some(page) = self.ahead.at_hand(&readers, &lane, behind, limit) {
-                return match self.queue.clone() {
-                    Some(queue) => self.enqueue(&queue, session, &state, page, head).await,
-                    None => self.deliver(cx, session, &state, &page, head).await,
-                };
+                return self.deliver(cx, session, &state, &page, head).await;
             }
             session.leave().await?;
             missing = Some(state.position);
@@ -182,21 +182,16 @@ impl Runner {
         if state
             .as_ref()
             .is_some_and(|s| !s.is_locked && s.retry.is_some() && s.position >= lookout.asks_for())
-            && self.queue.is_none()
         {
             // There is no event to lock the row for, but a dead letter.
             session.leave().await?;
             session = PassSession::begin(cx, &self.consumer, &self.key).await?;
             state = session.lock(i64::MAX, None).await?;
         }
-        let Some(mut state) = state else {
+        let Some(state) = state else {
             session.leave().await?;
             return Ok(Err(Pass::new(Outcome::Unregistered, 0)));
         };
-        if self.queue.is_some() {
-            // The queue itself sees to it.
-            state.retry = None;
-        }
         let head = match lookout {
             Lookout::Known(head) => head,
             Lookout::Moving(_, moved) if state.is_locked => {
@@ -230,33 +225,6 @@ impl Runner {
         let behind = usize::try_from(lag / 10).unwrap_or(0);
         let size = behind.clamp(batch, batch.saturating_mul(10)).min(batch.max(MOST_ROWS));
         self.narrow.map_or(size, |narrow| size.min(narrow))
-    }
-
-    /// Takes events into the queue: a row in the ledger for each, leased to us, and the position moved on, together. They are
-    /// handled afterwards.
-    async fn enqueue(
-        &mut self,
-        queue: &Queue,
-        session: PassSession<'_>,
-        state: &State,
-        page: Page,
-        head: Head,
-    ) -> Result<Pass, Error> {
-        let asked_at = Instant::now();
-        let claimed = match page.events.is_empty() {
-            true => Vec::new(),
-            false => session.enqueue(queue, &page.events).await?,
-        };
-        let judgement = Judgement::well(page.to);
-        match session.commit(&judgement.settlement).await? {
-            Committed::Done(settled) => {
-                queue.take_page(page.events, claimed, asked_at);
-                self.left = Some(Left::new(settled.written_by, state.epoch));
-                Ok(judgement.into_pass(head.id, settled.next_attempt_at))
-            }
-            Committed::Refused(error) => Err(error),
-            Committed::Gone => Ok(Pass::new(Outcome::Unregistered, state.position)),
-        }
     }
 
     async fn deliver(

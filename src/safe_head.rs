@@ -203,7 +203,10 @@ impl Mutant {
     /// What it breaks in our statements: pieces of their text, and what stands in their place.
     pub(crate) fn in_statements(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::ClaimsWithoutToken => &[("l.status = 'in_progress' AND l.lease_until <= clock_timestamp()", "l.status = 'in_progress'")],
+            Self::ClaimsWithoutToken => &[(
+                "l.status = 'in_progress' AND l.lease_until <= clock_timestamp()",
+                "l.status = 'in_progress'",
+            )],
             Self::SettleWithoutFencing => &[
                 (" AND l.token = s.token", ""),
                 (" AND lease_token = $4::bigint", ""),

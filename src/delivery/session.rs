@@ -8,7 +8,6 @@ use deadpool_postgres::{ClientWrapper, Object};
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use super::queue::Queue;
 use super::{Context, judgement};
 use crate::consumer::{Consumer, FirstError, Traces};
 use crate::error::{Error, ErrorKind};
@@ -227,14 +226,6 @@ impl<'a> PassSession<'a> {
     /// Prepared statements do not fit the tables any more.
     pub(crate) fn forget_statements(&self) {
         self.client().statement_cache.clear();
-    }
-
-    /// Takes events into a queue, and answers which of them are ours to run, with their tokens.
-    pub(crate) async fn enqueue(&self, queue: &Queue, events: &[Event]) -> Result<Vec<(Uuid, i64)>, Error> {
-        let arrivals = queue.arrivals(events);
-        let (schema, handler, lease) = (self.cx.log.schema(), queue.handler(), queue.lease());
-        let taking = pg::ledger::enqueue(self.client(), schema, handler, &arrivals, lease, self.cx.process);
-        deadline(self.limit(), On("taking events into the queue of", &self.key), taking).await
     }
 
     pub(crate) async fn dead_letter(&self, letter: &DeadLetter<'_>) -> Result<(), Error> {

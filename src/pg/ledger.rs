@@ -191,15 +191,26 @@ pub(crate) struct Arrival {
     pub(crate) stream: Option<String>,
 }
 
-/// Takes events into a queue; those that are ours to run, with their tokens.
+/// Where events go, and from where the consumer's row is moved past them.
+pub(crate) struct Intake<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) revision: i32,
+    pub(crate) epoch: Uuid,
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+    pub(crate) handler: &'a str,
+    pub(crate) lease: Duration,
+    pub(crate) owner: Uuid,
+}
+
+/// Takes events into a queue and moves the row past them; those that are ours to run, with their tokens. `None` when the row does
+/// not stand there, is not ours, or the server is another one: nothing was changed.
 pub(crate) async fn enqueue(
     client: &ClientWrapper,
     schema: &Schema,
-    handler: &str,
+    intake: &Intake<'_>,
     arrivals: &[Arrival],
-    lease: Duration,
-    owner: Uuid,
-) -> Result<Vec<(Uuid, i64)>> {
+) -> Result<Option<Vec<(Uuid, i64)>>> {
     let event_ids: Vec<Uuid> = arrivals.iter().map(|a| a.event_id).collect();
     let positions: Vec<i64> = arrivals.iter().map(|a| a.position).collect();
     let streams: Vec<Option<&str>> = arrivals.iter().map(|a| a.stream.as_deref()).collect();
@@ -211,13 +222,23 @@ pub(crate) async fn enqueue(
                 /* event_ids */ &event_ids,
                 /* positions */ &positions,
                 /* streams */ &streams,
-                /* handler */ &handler,
-                /* lease */ &lease.as_secs_f64(),
-                /* owner */ &owner,
+                /* handler */ &intake.handler,
+                /* lease */ &intake.lease.as_secs_f64(),
+                /* owner */ &intake.owner,
+                /* consumer */ &intake.key.name,
+                /* instance */ &intake.key.instance,
+                /* partition */ &intake.key.partition,
+                /* revision */ &intake.revision,
+                /* epoch */ &intake.epoch,
+                /* from */ &intake.from,
+                /* to */ &intake.to,
             ],
         )
         .await?;
-    Ok(rows.iter().map(|row| (row.get("event_id"), row.get("token"))).collect())
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(rows.iter().filter_map(|row| Some((row.get::<_, Option<Uuid>>(0)?, row.get(1)))).collect()))
 }
 
 /// An event of a queue that is claimed.

@@ -114,7 +114,10 @@ impl Wrecker<'_> {
                 if standings.is_empty() {
                     let waits = session.query(WAITS, &[]).await?;
                     let waits: Vec<&str> = waits.iter().map(|row| row.get("waits")).collect();
-                    standings = format!("every consumer has what there is, and nobody appends; sessions: {}", waits.join("; "));
+                    standings = format!(
+                        "every consumer has what there is, and nobody appends; sessions: {}",
+                        waits.join("; ")
+                    );
                 }
                 return Err(CouldNot::new(format!(
                     "nothing was delivered within {PATIENCE:?} after the server was back: {standings}"

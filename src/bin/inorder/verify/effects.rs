@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::Args;
 use super::chaos::{self, Tally};
 use super::crew::Crew;
 use super::lanes::{PLAIN, SLOW};
@@ -24,7 +25,6 @@ use super::statements::{EFFECTS_FINDINGS, EFFECTS_IDLE, EFFECTS_LEFT, EFFECTS_RU
 use super::story::Story;
 use super::trouble::{CouldNot, Result};
 use super::witness::Witness;
-use super::Args;
 
 pub(crate) mod hand;
 mod receiver;
@@ -36,8 +36,13 @@ const LEASE: Duration = Duration::from_secs(1);
 /// How long a handler may take.
 const LIMIT: Duration = Duration::from_secs(2);
 /// The consumers, and the only type that each wants.
-const HANDLERS: [(&str, Option<&str>); 5] =
-    [("mail", None), ("queue", None), ("ordered", None), ("lingering", Some(SLOW)), ("lingering-queue", Some(SLOW))];
+const HANDLERS: [(&str, Option<&str>); 5] = [
+    ("mail", None),
+    ("queue", None),
+    ("ordered", None),
+    ("lingering", Some(SLOW)),
+    ("lingering-queue", Some(SLOW)),
+];
 /// How long nothing may be run of what is left when nothing is struck any more.
 const PATIENCE: Duration = Duration::from_secs(45);
 /// Between two events of a writer, in milliseconds.
@@ -103,7 +108,11 @@ impl std::fmt::Display for Report {
         writeln!(
             f,
             "{} kills ({} in a handler), {} freezes longer than the lease ({} in a handler), {} sessions terminated, {} restarts of the database",
-            self.kills, self.kills_in_handler, self.freezes, self.freezes_in_handler, self.session_terminations,
+            self.kills,
+            self.kills_in_handler,
+            self.freezes,
+            self.freezes_in_handler,
+            self.session_terminations,
             self.database_restarts
         )?;
         writeln!(
@@ -139,8 +148,7 @@ pub(crate) async fn prove(args: &Args, site: &Site, story: &Story) -> Result<Rep
     let signals = Arc::new(Signals::start()?);
     story.now("starting processes");
     let processes = usize::try_from(args.processes)?;
-    let crew =
-        Crew::start(site, processes, args.mutant, Some(&receiver.address), &witness, &signals).await?;
+    let crew = Crew::start(site, processes, args.mutant, Some(&receiver.address), &witness, &signals).await?;
     let (tally, began) = (Tally::default(), Instant::now());
     let watched = storm(args, site, &crew, &tally, &receiver.books, story, &mut rng).await?;
     let seconds = began.elapsed().as_secs_f64();
@@ -336,20 +344,16 @@ async fn findings(site: &Site, books: &Books) -> Result<(Map<String, Value>, Vec
             .execute(
                 &insert,
                 &[
-                    /* handlers */ &handlers,
-                    /* event_ids */ &event_ids,
-                    /* numbers */ &numbers,
-                    /* started */ &started,
-                    /* accepted */ &accepted,
+                    /* handlers */ &handlers, /* event_ids */ &event_ids,
+                    /* numbers */ &numbers, /* started */ &started, /* accepted */ &accepted,
                 ],
             )
             .await?;
     }
     session.batch_execute(&site.sql("CREATE INDEX ON inorder.verify_claims (event_id, handler, n); ANALYZE inorder.verify_claims; ANALYZE inorder.verify_runs; CREATE INDEX ON inorder.verify_runs (event_id, handler)")).await?;
     let (handlers, types): (Vec<&str>, Vec<Option<&str>>) = HANDLERS.into_iter().unzip();
-    let rows = session
-        .query(&site.sql(EFFECTS_FINDINGS), &[/* handlers */ &handlers, /* types */ &types])
-        .await?;
+    let rows =
+        session.query(&site.sql(EFFECTS_FINDINGS), &[/* handlers */ &handlers, /* types */ &types]).await?;
     let (mut findings, mut examples) = (Map::new(), Vec::new());
     for row in &rows {
         let (finding, times, example): (&str, i64, Option<&str>) =

@@ -7,9 +7,9 @@ use inorder::{Backoff, Consumer, Dispatcher, Effect, EffectHandler, Event, Inord
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
+use super::super::MutantName;
 use super::super::lanes::SLOW;
 use super::super::worker::{Inside, ON_PURPOSE, Scribe, now_us};
-use super::super::MutantName;
 use super::{HANDLERS, LEASE, LIMIT};
 
 /// Starts the consumers whose effects are calls to the receiver at `address`.
@@ -95,7 +95,9 @@ impl EffectHandler for Hand {
         let mut answer = String::new();
         stream.read_line(&mut answer).await?;
         match mishap {
-            Mishap::FailsAfter => return Err(inorder::Failure::retry("a failure on purpose, after the call")),
+            Mishap::FailsAfter => {
+                return Err(inorder::Failure::retry("a failure on purpose, after the call"));
+            }
             Mishap::Panics => std::panic::panic_any(ON_PURPOSE),
             Mishap::Hangs => std::future::pending().await,
             Mishap::None | Mishap::FailsBefore => {}
