@@ -100,6 +100,8 @@ struct Release {
     force: bool,
     #[command(flatten)]
     note: Note,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 /// Forget what the ledger knows of an effect, so that it may be run again
@@ -153,8 +155,12 @@ pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Resu
         }
         Verb::Release(release) => {
             let key = key(&log, &release.row.key).await?;
-            let admin = release.note.admin(&log);
-            let admin = if release.force { admin.force() } else { admin };
+            let mut admin = release.note.admin(&log);
+            if release.force {
+                let question = "Release it, whether or not its holder is gone? If that lives after all, the effect may be run twice at the same time.";
+                release.consent.ask(question).await?;
+                admin = admin.force();
+            }
             tell(screen, &admin.ledger_release(key, &release.row.handler).await?)
         }
         Verb::Forget(forget) => {

@@ -107,6 +107,8 @@ async fn the_other_verbs_do_what_they_say() {
     assert_eq!(said("reset picky --to 4 --yes").await, "picky: disabled at 3 → disabled at 4");
     assert_eq!(said("enable picky").await, "picky: disabled at 4 → idle at 4");
     assert_eq!(said("reset picky --to head --yes").await, "picky: idle at 4 → idle at 10");
+    let repeating = run(url, "reset picky --to 2 --repeat-effects --yes").await;
+    assert!(repeating.failed(4).contains("leave repeat_effects out"), "{repeating:?}");
     assert_eq!(
         said("repartition picky 2").await,
         "picky/0: idle at 10 → idle at 10\npicky/1: not there → idle at 10"
@@ -143,6 +145,75 @@ async fn dead_letters_are_listed_shown_retried_and_discarded() {
     let discarded = run(url, "dead-letters discard 1 --yes").await;
     assert_eq!(discarded.said(), "picky: dead letter 1 retry_requested → dead letter 1 discarded");
     assert!(run(url, "dead-letters show 2").await.failed(4).contains("no dead letter 2"));
+}
+
+#[tokio::test]
+async fn many_dead_letters_are_found_retried_and_discarded() {
+    let dead = Dead::new().await;
+    let url = dead.url();
+    let fill = "INSERT INTO inorder.dead_letters (consumer, position, event_id, event_type, error, reason) \
+        SELECT 'picky', id, event_id, event_type, 'connection refused', CASE WHEN id < 6 THEN 'exhausted' ELSE 'rejected' END \
+        FROM inorder.events ORDER BY id";
+    dead.db.client().await.batch_execute(fill).await.unwrap();
+    let listed =
+        run(url, "dead-letters list --reason exhausted --error REFUSED --limit 3 --json").await.json();
+    assert_eq!(listed["dead_letters"].as_array().unwrap().len(), 3);
+    assert_eq!(
+        run(url, "dead-letters retry --consumer picky --reason exhausted --limit 3").await.said(),
+        "3 dead letters to be retried, 1 to 3\nthere are more: run it again"
+    );
+    let rest = run(url, "dead-letters retry --reason exhausted --json").await.json();
+    assert_eq!(rest, serde_json::json!({"letters": [4, 5], "left_out": 0, "more": false}));
+    assert_eq!(run(url, "dead-letters retry --reason exhausted").await.said(), "none");
+    for arguments in ["dead-letters retry", "dead-letters retry 1 --all", "dead-letters discard --all"] {
+        assert_eq!(run(url, arguments).await.code, 2, "{arguments}");
+    }
+    assert_eq!(
+        run(url, "dead-letters discard --type counted --up-to 8 --yes").await.said(),
+        "3 dead letters discarded, 6 to 8"
+    );
+    assert!(run(url, "dead-letters retry --consumer nobody").await.failed(4).contains("no consumer"));
+}
+
+#[tokio::test]
+async fn the_ledger_is_shown_released_and_forgotten() {
+    let dead = Dead::new().await;
+    let url = dead.url();
+    let claim =
+        async |key: inorder::LedgerKey, handler: &str| match dead.log.ledger().claim(key, handler).await {
+            Ok(inorder::Claim::Acquired(claim)) => claim,
+            other => panic!("{other:?}"),
+        };
+    let events = dead.log.read(0, 2).await.unwrap();
+    claim((&events[0]).into(), "mail").await.complete().await.unwrap();
+    claim("order 42".into(), "payments").await.give_up("no such\ncard").await.unwrap();
+    let _held = claim((&events[1]).into(), "mail").await;
+
+    let listed = run(url, "ledger list").await;
+    assert_eq!(listed.said().lines().count(), 2, "{listed:?}");
+    assert!(listed.out.contains("in progress") && listed.out.contains("held until"), "{listed:?}");
+    let all = run(url, "ledger list --status any --json").await.json();
+    assert_eq!(all["ledger"].as_array().unwrap().len(), 3);
+    assert_eq!(run(url, "ledger list --handler nobody").await.said(), "none");
+    let shown = run_with(url, &["ledger", "show", "order 42"]).await;
+    assert!(shown.said().contains("payments") && shown.out.contains("no such card"), "{shown:?}");
+    let shown = run(url, "ledger show 1 mail --json").await.json();
+    assert_eq!((&shown["ledger"][0]["status"], &shown["ledger"][0]["position"]), (&"done".into(), &1.into()));
+    assert!(run(url, "ledger show 3").await.failed(4).contains("the ledger has no row"));
+
+    assert!(run(url, "ledger release 2 mail").await.failed(4).contains("run twice at the same time"));
+    assert!(run(url, "ledger release 2 mail --force").await.failed(2).contains("--yes"));
+    assert_eq!(
+        run(url, "ledger release 2 mail --force --yes").await.said(),
+        "mail, event 2: in progress → pending"
+    );
+    assert!(run(url, "ledger forget 1 mail").await.failed(2).contains("runs it a second time"));
+    assert_eq!(run(url, "ledger forget 1 mail --yes").await.said(), "mail, event 1: done → forgotten");
+    let forgotten =
+        run_with(url, &["ledger", "forget", "order 42", "payments", "--yes", "--json"]).await.json();
+    assert_eq!(forgotten["changes"][0]["action"], "ledger_forget");
+    assert_eq!(run(url, "ledger prune --older-than 30d").await.said(), "0 rows forgotten");
+    assert!(run(url, "ledger prune --older-than 1m").await.failed(4).contains("an hour"));
 }
 
 #[tokio::test]
