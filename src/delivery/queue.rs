@@ -243,6 +243,7 @@ impl Queue {
             lease: self.lease(),
             owner: self.cx.process,
             in_order: self.consumer.options.in_stream_order,
+            revision: self.consumer.revision_number(),
         };
         let sweeping = ledger::sweep(&client, self.cx.log.schema(), asked);
         match deadline(self.cx.log.limit(), On("sweeping the queue of", &self.key), sweeping).await {

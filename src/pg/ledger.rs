@@ -260,6 +260,8 @@ pub(crate) struct Sweep<'a> {
     pub(crate) owner: Uuid,
     /// Within each stream.
     pub(crate) in_order: bool,
+    /// A newer one of the application is not ours to run.
+    pub(crate) revision: i32,
 }
 
 /// Claims what is due in a queue, in id order.
@@ -276,6 +278,7 @@ pub(crate) async fn sweep(client: &ClientWrapper, schema: &Schema, asked: Sweep<
                 /* consumer */ &asked.key.name,
                 /* instance */ &asked.key.instance,
                 /* in_order */ &asked.in_order,
+                /* revision */ &asked.revision,
             ],
         )
         .await?;

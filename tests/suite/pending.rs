@@ -244,3 +244,25 @@ async fn what_cannot_be_recorded_leaves_the_transaction_usable() {
     tx.commit().await.unwrap();
     assert_eq!(scene.number("SELECT count(*) FROM inorder.ledger").await, 1);
 }
+
+/// An operator's word, and that of a newer process, hold for what was recorded, too.
+#[tokio::test]
+async fn what_is_recorded_waits_while_the_consumer_is_disabled_or_a_newer_revisions() {
+    let mut scene = Scene::new().await;
+    let dispatcher = |consumer| Dispatcher::builder(&scene.log).consumer(consumer).build().unwrap();
+    let registered = dispatcher(scene.runs.consumer("mail")).register().await.unwrap();
+    let newer = Runs::default();
+    let tx = scene.client.transaction().await.unwrap();
+    let id = append(&scene.log, &tx, in_stream("a")).await;
+    scene.log.record_pending_in(&tx, &[id], "mail").await.unwrap().dispatch();
+    tx.commit().await.unwrap();
+    scene.log.admin().by("ops").disable("mail").await.unwrap();
+    registered.run_once().await.unwrap();
+    assert_eq!(scene.runs.count(), 0);
+    let newest = dispatcher(newer.consumer("mail").revision(2)).register().await.unwrap();
+    scene.log.admin().by("ops").enable("mail").await.unwrap();
+    registered.run_once().await.unwrap();
+    assert_eq!(scene.runs.count(), 0);
+    newest.run_once().await.unwrap();
+    assert_eq!((scene.runs.count(), newer.ids()), (0, vec![id]));
+}

@@ -1,7 +1,7 @@
 -- inorder ledger/sweep
 -- Claims what is due in the queue of a handler: what waits for its next attempt, was recorded by a producer, or was left behind by a
 -- process that is heard of no more, which is a fault of its row. In order: of a stream the first only, and only what the consumer
--- has passed, as others may be in front of the rest.
+-- has passed, as others may be in front of the rest. Nothing while the consumer is disabled, expired, gone, or another revision's.
 -- $1 text    handler
 -- $2 bigint  limit
 -- $3 float8  lease: seconds
@@ -9,11 +9,17 @@
 -- $5 text    consumer
 -- $6 text    instance
 -- $7 boolean in_order
+-- $8 int     revision: ours
 WITH due AS (
     SELECT l.event_id, l.handler
     FROM inorder.ledger AS l
     WHERE l.handler = $1::text AND l.status IN ('pending', 'in_progress')
         AND coalesce(l.lease_until, l.next_attempt_at, l.created_at) <= clock_timestamp()
+        AND EXISTS (
+            SELECT
+            FROM inorder.consumers AS c
+            WHERE c.name = $5::text AND c.instance = $6::text AND c.status NOT IN ('disabled', 'expired') AND c.revision <= $8::int
+        )
         AND (
             NOT $7::boolean OR l.stream IS NULL
             OR l.position <= (SELECT min(c.position) FROM inorder.consumers AS c WHERE c.name = $5::text AND c.instance = $6::text)
