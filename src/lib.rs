@@ -69,7 +69,7 @@
 //!
 //! # Where to read next
 //!
-//! [`Inorder`] to append and read, [`Consumer`] and [`Dispatcher`] to consume, [`Failure`] for what a handler may answer; the pages in `docs/` for the rest.
+//! [`Inorder`] to append and read, [`Inbound`] to receive, [`Consumer`] and [`Dispatcher`] to consume, [`Failure`] for what a handler may answer; the pages in `docs/` for the rest.
 
 mod admin;
 mod backoff;

@@ -298,3 +298,77 @@ async fn a_message_that_is_delivered_by_many_at_once_is_run_once() {
     assert_eq!((scene.runs.times().len(), scene.runs.count()), (MESSAGES, MESSAGES));
     assert_eq!(scene.number("SELECT count(*) FROM inorder.events").await, 300);
 }
+
+impl Scene {
+    /// Until some session waits for a lock of this type.
+    async fn somebody_waits_for(&self, locktype: &str) {
+        let waiting = "SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) \
+            WHERE NOT l.granted AND l.locktype = $1 AND a.datname = current_database()";
+        eventually(LIMIT, "somebody waits", async || {
+            self.client.query_one(waiting, &[&locktype]).await.unwrap().get::<_, i64>(0) == 1
+        })
+        .await;
+    }
+}
+
+/// They may bring the same messages in different orders, and would wait for each other crosswise.
+#[tokio::test]
+async fn batches_of_one_source_wait_for_each_other_and_those_of_others_do_not() {
+    let scene = Scene::new().await;
+    let mut first = scene.db.client().await;
+    let tx = first.transaction().await.unwrap();
+    let (received, _) = scene.feed.receive_all_in(&tx, [("a", quake(1)), ("b", quake(2))]).await.unwrap();
+    let other = scene.log.inbound("geofon");
+    let elsewhere = other.receive_all([("b", quake(2)), ("a", quake(1))]);
+    assert!(within("another source", elsewhere).await.unwrap().iter().all(|one| one.is_new()));
+    assert!(within("one by one", scene.feed.receive("c", quake(3))).await.unwrap().is_new());
+    let feed = scene.feed.clone();
+    let second = tokio::spawn(async move { feed.receive_all([("b", quake(2)), ("a", quake(1))]).await });
+    scene.somebody_waits_for("advisory").await;
+    tx.commit().await.unwrap();
+    let again = within("the second", second).await.unwrap().unwrap();
+    assert_eq!(again, [received[1], received[0]].map(|one| Received::Duplicate { id: one.id() }));
+}
+
+/// I-5.
+#[tokio::test]
+async fn a_batch_that_is_overtaken_by_one_of_its_messages_is_received_again() {
+    let scene = Scene::new().await;
+    scene.register(scene.runs.consumer("mail")).await;
+    let mut first = scene.db.client().await;
+    let tx = first.transaction().await.unwrap();
+    let (b, _) = scene.feed.receive_in(&tx, "b", quake(2)).await.unwrap();
+    let feed = scene.feed.clone();
+    let batch = tokio::spawn(async move { feed.receive_all([("a", quake(1)), ("b", quake(2))]).await });
+    scene.somebody_waits_for("transactionid").await;
+    tx.commit().await.unwrap();
+    let received = within("the batch", batch).await.unwrap().unwrap();
+    assert!(received[0].is_new());
+    assert_eq!(received[1], Received::Duplicate { id: b.id() });
+    let expected = [format!("mail {}", b.id()), format!("mail {}", received[0].id())];
+    assert_eq!(scene.pending().await, expected);
+}
+
+/// I-5.
+#[tokio::test]
+async fn the_same_message_from_two_transactions_is_received_once() {
+    let scene = Scene::new().await;
+    let mut first = scene.db.client().await;
+    for commit in [false, true] {
+        let external_id = format!("{commit}");
+        let tx = first.transaction().await.unwrap();
+        let (one, _) = scene.feed.receive_in(&tx, &external_id, quake(1)).await.unwrap();
+        let (feed, id) = (scene.feed.clone(), external_id.clone());
+        let other = tokio::spawn(async move { feed.receive(&id, quake(1)).await });
+        scene.somebody_waits_for("transactionid").await;
+        match commit {
+            true => tx.commit().await.unwrap(),
+            false => tx.rollback().await.unwrap(),
+        }
+        let other = within("the other", other).await.unwrap().unwrap();
+        match commit {
+            true => assert_eq!(other, Received::Duplicate { id: one.id() }),
+            false => assert!(other.is_new() && other.id() > one.id()),
+        }
+    }
+}

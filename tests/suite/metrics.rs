@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use inorder::Consumer;
+use inorder::{Consumer, NewEvent};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use metrics_util::registry::{AtomicStorage, Registry};
 
@@ -39,6 +39,17 @@ impl Measured {
             (key.name() == name && labels.iter().all(has))
                 .then(|| f64::from_bits(value.load(Ordering::Relaxed)))
         })
+    }
+
+    /// The value of a counter with these labels, 0 if it was never counted.
+    fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        let handles = self.0.get_counter_handles().into_iter();
+        let these = handles.filter(|(key, _)| {
+            let has =
+                |(label, is): &(&str, &str)| key.labels().any(|l| l.key() == *label && l.value() == *is);
+            key.name() == name && labels.iter().all(has)
+        });
+        these.map(|(_, value)| value.load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -116,4 +127,20 @@ async fn who_holds_an_old_hole_open_is_named_and_measured_until_it_is_closed() {
         .await;
     assert_eq!(seen.gauge("inorder_log_hole_age_seconds", &[]), Some(0.0));
     running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn messages_from_outside_are_counted_by_what_became_of_them() {
+    let seen = Measured(Registry::atomic());
+    let _here = metrics::set_default_local_recorder(&seen);
+    let stage = Stage::with_events(0).await;
+    let feed = stage.log.inbound("usgs");
+    let quake = |mag: i32| NewEvent::from_json("quake", mag.to_string());
+    let received =
+        feed.receive_all([("a", quake(1)), ("b", quake(2)), ("a", quake(1)), ("b", quake(3))]).await;
+    assert_eq!(received.unwrap().len(), 4);
+    let counted = ["new", "duplicate", "mismatch"].map(|result| {
+        seen.counter("inorder_messages_received_total", &[("source", "usgs"), ("result", result)])
+    });
+    assert_eq!(counted, [2, 1, 1]);
 }
