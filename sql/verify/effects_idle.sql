@@ -6,4 +6,4 @@ SELECT count(*) AS sessions, coalesce(max(extract(epoch FROM clock_timestamp() -
        min(left(query, 60)) AS example
 FROM pg_catalog.pg_stat_activity
 WHERE starts_with(application_name, $1::text) AND datname = current_database() AND state LIKE 'idle in transaction%'
-    AND query NOT LIKE '-- inorder consumers/register%'
+    AND query NOT LIKE '-- inorder consumers/register%' AND query NOT LIKE 'START TRANSACTION%'

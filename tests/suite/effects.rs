@@ -1,9 +1,11 @@
 //! Effects that no transaction can undo: claimed before they are run, recorded after, once.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use inorder::{Backoff, Consumer, Dispatcher, Failure, Inorder, Outcome, Registered};
+use tokio::sync::Notify;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
@@ -264,4 +266,169 @@ async fn a_running_dispatcher_runs_effects_and_queues() {
     running.stop().await.unwrap();
     assert_eq!(mail.ids(), (1..=200).collect::<Vec<i64>>());
     assert_eq!(bill.ids().len(), 220);
+}
+
+/// A handler that waits, and says that it was entered.
+#[derive(Clone, Default)]
+struct Door {
+    entered: Arc<Notify>,
+    open: Arc<Notify>,
+    left: Arc<AtomicUsize>,
+}
+
+impl Door {
+    fn effect(&self) -> Consumer {
+        let door = self.clone();
+        Consumer::effect_fn("mail", move |_, _| {
+            let door = door.clone();
+            Box::pin(async move {
+                door.entered.notify_one();
+                door.open.notified().await;
+                door.left.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            })
+        })
+    }
+}
+
+/// I-5. A lease is no limit: it is renewed for as long as the handler may take.
+#[tokio::test]
+async fn a_handler_that_takes_longer_than_its_lease_keeps_what_it_runs() {
+    let scene = Scene::with_events(1).await;
+    let door = Door::default();
+    let registered = scene.register(door.effect().lease(Duration::from_millis(300))).await;
+    let other = scene.register(scene.receiver.consumer(effect, |_, _| Ok(()))).await;
+    let waiting = async {
+        door.entered.notified().await;
+        let renewed = "SELECT (count(*) FILTER (WHERE updated_at < clock_timestamp() - interval '700 ms'))::bigint \
+            FROM inorder.ledger WHERE status = 'in_progress' AND lease_until > clock_timestamp()";
+        eventually(LIMIT, "the lease was renewed", async || scene.number(renewed).await == 1).await;
+        assert_eq!(other.run_once().await.unwrap()["mail"].outcome, Outcome::Busy);
+        door.open.notify_one();
+    };
+    let (report, ()) = tokio::join!(registered.run_once(), waiting);
+    assert_eq!(report.unwrap()["mail"].processed, 1);
+    assert_eq!(scene.receiver.ids(), [0; 0]);
+}
+
+/// I-3, I-5. Another took the row and the claim: the handler is dropped, and nothing of it is written.
+#[tokio::test]
+async fn a_handler_whose_claim_was_lost_is_dropped_and_writes_nothing() {
+    let scene = Scene::with_events(1).await;
+    let door = Door::default();
+    let registered = scene.register(door.effect().lease(Duration::from_millis(300))).await;
+    let taking = async {
+        door.entered.notified().await;
+        let taken = "UPDATE inorder.ledger SET token = nextval('inorder.fencing'), lease_until = 'infinity';
+             UPDATE inorder.consumers SET lease_token = nextval('inorder.fencing'), lease_until = 'infinity'";
+        scene.client.batch_execute(taken).await.unwrap();
+    };
+    let (report, ()) = tokio::join!(registered.run_once(), taking);
+    assert_eq!(report.unwrap()["mail"].outcome, Outcome::Busy);
+    assert_eq!(door.left.load(Ordering::Relaxed), 0);
+    let theirs = "SELECT count(*) FROM inorder.ledger AS l CROSS JOIN inorder.consumers AS c \
+        WHERE l.status = 'in_progress' AND l.lease_until = 'infinity' AND c.lease_until = 'infinity' AND c.position = 0";
+    assert_eq!(scene.number(theirs).await, 1);
+}
+
+/// Whoever stops gives back what it was running: that costs no attempt, and another goes on at once.
+#[tokio::test]
+async fn a_dispatcher_that_stops_releases_what_it_was_running() {
+    let scene = Scene::with_events(1).await;
+    let door = Door::default();
+    let dispatcher =
+        Dispatcher::builder(&scene.log).stop_timeout(Duration::ZERO).consumer(door.effect()).build().unwrap();
+    let running = dispatcher.start().await.unwrap();
+    door.entered.notified().await;
+    running.stop().await.unwrap();
+    assert_eq!(scene.ledger().await, ["pending"]);
+    let registered = scene.register(scene.receiver.consumer(effect, |_, _| Ok(()))).await;
+    assert_eq!(registered.run_once().await.unwrap()["mail"].processed, 1);
+    assert_eq!(scene.receiver.calls()[0].attempt, 1);
+}
+
+/// I-3. Nobody waits for the lease of a process whose session is gone; what it was running is waited for.
+#[tokio::test]
+async fn the_row_of_a_process_that_is_gone_is_taken_at_once_and_its_claim_is_not() {
+    let scene = Scene::with_events(2).await;
+    let door = Door::default();
+    let dispatcher = Dispatcher::builder(&scene.log)
+        .consumer(door.effect().lease(Duration::from_secs(3_600)))
+        .build()
+        .unwrap();
+    let running = dispatcher.start().await.unwrap();
+    door.entered.notified().await;
+    let registered = scene.register(scene.receiver.consumer(effect, |_, _| Ok(()))).await;
+    assert_eq!(registered.run_once().await.unwrap()["mail"].outcome, Outcome::Busy, "it is there");
+    let gone = "UPDATE inorder.instances SET session_lock = 0 WHERE session_lock IS NOT NULL";
+    scene.client.batch_execute(gone).await.unwrap();
+    let report = registered.run_once().await.unwrap();
+    assert!(matches!(report["mail"].outcome, Outcome::Waiting { at: 1, .. }), "{report:?}");
+    assert_eq!(scene.receiver.ids(), [0; 0]);
+    door.open.notify_one();
+    running.stop().await.unwrap();
+}
+
+/// What is done is done, whoever has the row meanwhile.
+#[tokio::test]
+async fn an_operator_who_moves_a_consumer_under_a_running_handler_is_not_overwritten() {
+    let scene = Scene::with_events(3).await;
+    let door = Door::default();
+    let registered = scene.register(door.effect()).await;
+    let acting = async {
+        door.entered.notified().await;
+        scene.log.admin().by("ops").disable("mail").await.unwrap();
+        door.open.notify_one();
+    };
+    let (report, ()) = tokio::join!(registered.run_once(), acting);
+    assert_eq!(report.unwrap()["mail"].outcome, Outcome::Busy, "the row is not its own any more");
+    assert_eq!(scene.ledger().await, ["done"]);
+    let untouched = "SELECT count(*) FROM inorder.consumers WHERE status = 'disabled' AND position = 0";
+    assert_eq!(scene.number(untouched).await, 1);
+    scene.log.admin().by("ops").enable("mail").await.unwrap();
+    let registered = scene.register(scene.receiver.consumer(effect, |_, _| Ok(()))).await;
+    registered.drain().await.unwrap();
+    assert_eq!(scene.receiver.ids(), [2, 3], "1 was run");
+}
+
+/// Events of a stream are run one after the other; one that fails holds up those behind it, and no other stream.
+#[tokio::test]
+async fn a_queue_in_stream_order_runs_each_stream_one_by_one() {
+    let scene = Scene::with_events(0).await;
+    let client = scene.db.client().await;
+    for n in 1..=6 {
+        let stream = if n % 2 == 0 { "even" } else { "odd" };
+        let append = "SELECT FROM inorder.append('counted', '{}', stream_type => 'n', stream_id => $1)";
+        client.execute(append, &[&stream]).await.unwrap();
+    }
+    let consumer = scene.receiver.consumer(queued, |id, attempt| {
+        if id == 2 && attempt == 1 { Err(Failure::retry("at first")) } else { Ok(()) }
+    });
+    let registered = scene.register(consumer.in_stream_order()).await;
+    let done = "SELECT count(*) FROM inorder.ledger WHERE status = 'done'";
+    eventually(LIMIT, "all are done", async || {
+        registered.run_once().await.unwrap();
+        scene.number(done).await == 6
+    })
+    .await;
+    let calls = scene.receiver.ids();
+    let of = |rest| calls.iter().copied().filter(|id| id % 2 == rest).collect::<Vec<i64>>();
+    assert_eq!((of(1), of(0)), (vec![1, 3, 5], vec![2, 2, 4, 6]));
+}
+
+/// What a process left behind is run by another when its lease has run out, and that is a fault of the event.
+#[tokio::test]
+async fn what_a_process_left_in_a_queue_is_swept_up_when_its_lease_has_run_out() {
+    let scene = Scene::with_events(1).await;
+    let registered = scene.register(scene.receiver.consumer(queued, |_, _| Ok(()))).await;
+    let left = "INSERT INTO inorder.ledger (event_id, handler, status, token, lease_until, position) \
+        SELECT event_id, 'mail', 'in_progress', nextval('inorder.fencing'), clock_timestamp() + interval '1 hour', id FROM inorder.events";
+    scene.client.batch_execute(left).await.unwrap();
+    registered.drain().await.unwrap();
+    assert_eq!(scene.receiver.ids(), [0; 0], "it may still be running");
+    scene.client.batch_execute("UPDATE inorder.ledger SET lease_until = clock_timestamp()").await.unwrap();
+    registered.drain().await.unwrap();
+    assert_eq!(scene.ledger().await, ["done"]);
+    assert_eq!(scene.receiver.calls()[0].attempt, 2);
+    assert_eq!(scene.number("SELECT faults::bigint FROM inorder.ledger").await, 1);
 }
