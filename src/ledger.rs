@@ -37,6 +37,10 @@ use crate::store::Inorder;
 
 /// Runs what must be run once, by key: in a web handler, a job, or behind a consumer.
 ///
+/// What is done is remembered as long as its event is in the log, and for 30 days at most where a dispatcher keeps house
+/// ([`forget_done_after`](crate::DispatcherBuilder::forget_done_after)): an event is then refused rather than run again, another key
+/// is like a new one.
+///
 /// ```no_run
 /// use inorder::{Claim, Inorder};
 ///

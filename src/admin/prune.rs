@@ -11,7 +11,8 @@ use crate::pg::admin::Step;
 /// What is to be pruned: events that were recorded before a time, all or some types.
 ///
 /// What goes is a prefix of the ids: nothing behind the first event that is not old enough, nothing above the safe head,
-/// nothing that a consumer has not read, unless it is disabled or expired, and no event of an unfinished dead letter.
+/// nothing that a consumer has not read, unless it is disabled or expired, and no event of an unfinished dead letter, or that the
+/// ledger has not finished. What the ledger keeps of the events goes with them.
 ///
 /// ```
 /// use inorder::Prune;

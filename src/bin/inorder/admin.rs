@@ -300,8 +300,8 @@ impl Reset {
 
 /// Remove a consumer, or one instance of it, with all its partitions
 ///
-/// Its position is forgotten and its unfinished dead letters are discarded. A dispatcher that still has it registers it anew
-/// at its next start.
+/// Its position is forgotten, its unfinished dead letters are discarded, and so is what waits in its queue; what it did stays in the
+/// ledger. A dispatcher that still has it registers it anew at its next start.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -19,8 +19,8 @@ use crate::words::{count, counted, plain};
 /// Delete old events that nobody needs any more
 ///
 /// First shows what would go, then asks. What goes is the beginning of the log: nothing behind the first event that is not old
-/// enough, nothing that a consumer has not read, unless it is disabled or expired, no event of an open dead letter, nothing
-/// above the safe head. Deletes in steps; Ctrl-C ends it after the step under way.
+/// enough, nothing that a consumer has not read, unless it is disabled or expired, no event of an open dead letter, none that an effect or
+/// queued consumer has not finished, nothing above the safe head. Deletes in steps; Ctrl-C ends it after the step under way.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("age").required(true), after_help = "\
 Examples:
