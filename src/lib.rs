@@ -78,6 +78,7 @@ mod delivery;
 mod dispatcher;
 mod error;
 mod event;
+mod handoff;
 mod inbound;
 mod ledger;
 mod metrics;
@@ -102,6 +103,7 @@ pub use consumer::{
 pub use dispatcher::{Dispatcher, DispatcherBuilder, Registered, Running};
 pub use error::{Error, ErrorKind};
 pub use event::{Append, Event, ExpectedVersion, NewEvent, Undecodable};
+pub use handoff::{Delivery, Handoff, HandoffBuilder, HandoffSweep, Offer, Sifted};
 pub use inbound::{Inbound, Received};
 pub use ledger::{Claim, Claimed, Ledger, LedgerKey};
 pub use migrate::Migrated;

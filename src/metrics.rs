@@ -37,6 +37,12 @@ const QUEUE_DUE: &str = "inorder_queue_oldest_due_seconds";
 const SWEPT: &str = "inorder_queue_swept_total";
 const RECEIVED: &str = "inorder_messages_received_total";
 const EPOCHS: &str = "inorder_epochs_total";
+const HANDOFFS: &str = "inorder_handoffs_total";
+const HANDOFFS_DEGRADED: &str = "inorder_handoffs_degraded_total";
+const HANDOFF_TABLE: &str = "inorder_handoff_table_answers";
+const HANDOFF_ENTRIES: &str = "inorder_handoff_entries";
+const HANDOFFS_UNFINISHED: &str = "inorder_handoffs_unfinished";
+const HANDOFFS_SWEPT: &str = "inorder_handoffs_swept_total";
 
 const STATUSES: [&str; 5] = ["idle", "waiting", "dead", "disabled", "expired"];
 
@@ -106,6 +112,24 @@ pub(crate) fn describe() {
             "Sessions terminated because they held a consumer for too long"
         );
         describe_counter!(EPOCHS, Unit::Count, "Times that the safe head was begun anew");
+        describe_counter!(HANDOFFS, Unit::Count, "Hand-offs, by what came of them");
+        describe_counter!(
+            HANDOFFS_DEGRADED,
+            Unit::Count,
+            "Decisions about hand-offs that the table does not have yet"
+        );
+        describe_gauge!(
+            HANDOFF_TABLE,
+            Unit::Count,
+            "1 while the table of hand-offs answers, 0 while memory decides"
+        );
+        describe_gauge!(HANDOFF_ENTRIES, Unit::Count, "Events that a hand-off holds in memory");
+        describe_gauge!(HANDOFFS_UNFINISHED, Unit::Count, "Events that the direct path took and has not run");
+        describe_counter!(
+            HANDOFFS_SWEPT,
+            Unit::Count,
+            "Rows of hand-offs that were kept long enough and deleted"
+        );
     });
 }
 
@@ -256,4 +280,35 @@ pub(crate) fn settled(key: &Key, processed: u64, failed: u64, skipped: u64) {
     for (name, count) in [(PROCESSED, processed), (FAILED, failed), (SKIPPED, skipped)] {
         counter!(name, &labels(key)).increment(count);
     }
+}
+
+/// Events of a hand-off with the same outcome.
+pub(crate) fn handoff(scope: &str, outcome: &'static str, events: usize) {
+    if events > 0 {
+        counter!(HANDOFFS, "scope" => scope.to_owned(), "outcome" => outcome).increment(events as u64);
+    }
+}
+
+/// Decisions that the table does not have.
+pub(crate) fn handoff_degraded(scope: &str, events: usize) {
+    counter!(HANDOFFS_DEGRADED, "scope" => scope.to_owned()).increment(events as u64);
+}
+
+/// Did the table of hand-offs answer?
+pub(crate) fn handoff_table(scope: &str, answers: bool) {
+    gauge!(HANDOFF_TABLE, "scope" => scope.to_owned()).set(if answers { 1.0 } else { 0.0 });
+}
+
+/// What a hand-off holds in memory.
+pub(crate) fn handoff_memory(scope: &str, open: usize, claims: usize) {
+    for (state, entries) in [("open", open), ("taken", claims)] {
+        gauge!(HANDOFF_ENTRIES, "scope" => scope.to_owned(), "state" => state)
+            .set(f64::from(u32::try_from(entries).unwrap_or(u32::MAX)));
+    }
+}
+
+/// What a sweep of hand-offs deleted and found.
+pub(crate) fn handoff_swept(scope: &str, deleted: i64, unfinished: i64) {
+    counter!(HANDOFFS_SWEPT, "scope" => scope.to_owned()).increment(deleted.unsigned_abs());
+    gauge!(HANDOFFS_UNFINISHED, "scope" => scope.to_owned()).set(float(unfinished));
 }

@@ -24,6 +24,7 @@ pub(crate) mod admin;
 pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod events;
+pub(crate) mod handoffs;
 pub(crate) mod instances;
 pub(crate) mod ledger;
 pub(crate) mod migrations;

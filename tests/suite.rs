@@ -17,6 +17,7 @@ mod suite {
     mod faults;
     mod flights;
     mod follow;
+    mod handoff;
     mod inbound;
     mod ledger;
     mod limits;

@@ -10,7 +10,7 @@ use metrics_util::registry::{AtomicStorage, Registry};
 use crate::support::{LIMIT, Stage, Words, Writer, eventually};
 
 /// Keeps what was measured last; looking at it changes nothing.
-struct Measured(Registry<Key, AtomicStorage>);
+pub(super) struct Measured(pub(super) Registry<Key, AtomicStorage>);
 
 impl Recorder for Measured {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -32,7 +32,7 @@ impl Recorder for Measured {
 
 impl Measured {
     /// The value of a gauge with these labels, if it was ever set.
-    fn gauge(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    pub(super) fn gauge(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         self.0.get_gauge_handles().into_iter().find_map(|(key, value)| {
             let has =
                 |(label, is): &(&str, &str)| key.labels().any(|l| l.key() == *label && l.value() == *is);
@@ -42,7 +42,7 @@ impl Measured {
     }
 
     /// The value of a counter with these labels, 0 if it was never counted.
-    fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+    pub(super) fn counter(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
         let handles = self.0.get_counter_handles().into_iter();
         let these = handles.filter(|(key, _)| {
             let has =

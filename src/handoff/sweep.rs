@@ -1,0 +1,90 @@
+//! What is done once in a while: writing down what was decided without the table, and deleting what is kept no longer.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::Handoff;
+use super::decision::{Claim, Side};
+use crate::error::Error;
+use crate::metrics;
+
+/// How many rows are written or deleted at a time.
+const STEP: usize = 10_000;
+const LIMIT: i64 = 10_000;
+
+/// What [`Handoff::run_once`] came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct HandoffSweep {
+    /// Decisions of this process, made while the table was away, that it has now.
+    pub recorded: usize,
+    /// Of those, events that the table gave to the other side: both were told to run them.
+    pub both_sides: usize,
+    /// Rows that were kept long enough and are gone.
+    pub deleted: i64,
+    /// There is more to be recorded or deleted: call again.
+    pub more: bool,
+    /// Events that the direct path took and has not run, by whichever process.
+    pub unfinished: i64,
+}
+
+impl Handoff {
+    /// One bounded step: writes down what was decided while the table was away, and deletes rows that are kept no longer. Call it at
+    /// the start and then, for instance, every minute, in one process or in several.
+    ///
+    /// # Errors
+    /// That of the table; what was not written stays in memory.
+    pub async fn run_once(&self) -> Result<HandoffSweep, Error> {
+        let mut owed = self.remembering(|memory| memory.owed());
+        let mut more = owed.len() > STEP;
+        owed.truncate(STEP);
+        let both_sides = self.record(&owed).await?;
+        self.report_both_sides(both_sides);
+        let settings = &self.inner.settings;
+        let swept = self.inner.table.sweep(settings.keep, settings.keep_deliveries, LIMIT).await?;
+        more |= swept.deleted == LIMIT;
+        metrics::handoff_swept(self.scope(), swept.deleted, swept.unfinished);
+        Ok(HandoffSweep {
+            recorded: owed.len(),
+            both_sides,
+            deleted: swept.deleted,
+            more,
+            unfinished: swept.unfinished,
+        })
+    }
+
+    /// Events that the direct path took at least so long ago and has not run, in whichever process, oldest first, 1,000 at most. Their
+    /// deliveries are dropped, so somebody has to run them: whoever took them has died, or is slow. Run each, and call
+    /// [`ran_directly`](Self::ran_directly). The ledger keeps two who do so at the same time apart.
+    ///
+    /// # Errors
+    /// That of the table.
+    pub async fn unfinished(&self, older_than: Duration) -> Result<Vec<Uuid>, Error> {
+        let told = self.inner.table.unfinished(older_than, 1_000).await?;
+        Ok(self.remembering(|memory| memory.unfinished(told)))
+    }
+
+    /// Answers how many of these the other side has.
+    async fn record(&self, owed: &[(Uuid, Claim)]) -> Result<usize, Error> {
+        let mut both_sides = 0;
+        let parts =
+            [Claim::of(Side::Direct), Claim { side: Side::Direct, ran: true }, Claim::of(Side::Delivery)];
+        for part in parts {
+            let keys: Vec<Uuid> =
+                owed.iter().filter(|(_, claim)| *claim == part).map(|(key, _)| *key).collect();
+            if keys.is_empty() {
+                continue;
+            }
+            let told = match part.ran {
+                true => self.inner.table.ran(&keys).await?,
+                false => self.inner.table.take(&keys, part.side).await?,
+            };
+            both_sides += self.remembering(|memory| {
+                told.iter().filter(|(key, told)| !memory.recorded(**key, **told)).count()
+            });
+        }
+        Ok(both_sides)
+    }
+}
