@@ -645,7 +645,7 @@ fn handoff_model_holds_in_every_state_when_strict() {
 
 /// I-5, with more going wrong in one run.
 #[test]
-#[ignore = "takes minutes; cargo test --release --lib handoff_model -- --ignored --nocapture"]
+#[ignore = "five million states: cargo test --release --lib handoff_model -- --ignored --nocapture"]
 fn handoff_model_holds_in_every_state_of_bad_days() {
     Handing::new(2, Luck { outages: 1, silences: 1, ..NO_LUCK }).holds();
     Handing::new(2, Luck { crashes: 1, failures: 1, ..NO_LUCK }).holds();
