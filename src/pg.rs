@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -299,6 +300,16 @@ impl Connector {
 
     /// A pool of at most `size` connections; a wait for one ends after `wait`.
     pub(crate) fn pool(&self, size: usize, wait: Duration) -> Result<Pool, Error> {
+        self.pool_looking_up(size, wait, Arc::default())
+    }
+
+    /// The same, for sessions that run none but our statements, by key: those made while `planned_once` say so to the planner.
+    pub(crate) fn pool_looking_up(
+        &self,
+        size: usize,
+        wait: Duration,
+        planned_once: Arc<AtomicBool>,
+    ) -> Result<Pool, Error> {
         let manager = Manager::from_config(
             self.config.clone(),
             NoTls,
@@ -314,8 +325,16 @@ impl Connector {
             .create_timeout(Some(self.connect_timeout))
             .recycle_timeout(Some(self.connect_timeout))
             .post_create(Hook::async_fn(move |client: &mut ClientWrapper, _| {
+                let planned_once = planned_once.load(Ordering::Relaxed);
                 Box::pin(async move {
-                    session::prepare(client, limit).await.map_err(|e| HookError::message(e.report()))
+                    let preparing = async {
+                        session::prepare(client, limit).await?;
+                        match planned_once {
+                            true => session::look_up(client, limit).await,
+                            false => Ok(()),
+                        }
+                    };
+                    preparing.await.map_err(|e| HookError::message(e.report()))
                 })
             }))
             .build()

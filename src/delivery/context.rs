@@ -1,5 +1,6 @@
 //! What all passes of a process share, and how they are told to end.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use deadpool_postgres::Pool;
@@ -23,6 +24,10 @@ pub(crate) struct Context {
     pub(crate) readers: Pool,
     /// For leases, whose renewal waits for no pass, and for what queues claim and settle.
     pub(crate) leases: Pool,
+    /// For what effect consumers lease, claim and settle.
+    pub(crate) claims: Pool,
+    /// Are the sessions of these two planned once? Those that are made while it is true.
+    pub(crate) planned_once: Arc<AtomicBool>,
     pub(crate) window: Window,
     pub(crate) hold_ups: HoldUps,
     pub(crate) page_bytes: usize,

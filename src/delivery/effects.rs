@@ -26,6 +26,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use deadpool_postgres::ClientWrapper;
 use futures_util::FutureExt;
 use tracing::Instrument;
 use uuid::Uuid;
@@ -123,7 +124,7 @@ impl Runner {
 
     /// Asks for the lease and for how the row stands then, in one round trip.
     async fn lease(&self, cx: &Context, head: i64) -> Result<(Option<i64>, Option<State>, Instant), Error> {
-        let client = checkout(&cx.passes, "taking a connection for a pass").await?;
+        let client = checkout(&cx.claims, "taking a connection for a pass").await?;
         let (schema, key, process) = (cx.log.schema(), &self.key, cx.process);
         let (revision, lease) = (self.consumer.revision_number(), self.consumer.options.lease);
         let asked_at = Instant::now();
@@ -284,20 +285,11 @@ impl Runner {
         slice: &[Event],
         repeat: bool,
     ) -> Result<Claims, Error> {
-        let asked: Vec<Asked> =
-            slice.iter().map(|e| Asked { event_id: e.event_id(), position: Some(e.id()) }).collect();
-        let on = Terms {
-            handler: &self.handler_name,
-            lease: keeper.lease(),
-            owner: Some(cx.process),
-            repeat,
-            row: Some((&self.key, keeper.token())),
-        };
         for _ in 0..TRIES {
             let asked_at = Instant::now();
-            let client = checkout(&cx.passes, "taking a connection for a claim").await?;
-            let claiming = ledger::claim(&client, cx.log.schema(), &asked, on);
-            let entries =
+            let client = checkout(&cx.claims, "taking a connection for a claim").await?;
+            let claiming = self.ask_for_claims(&client, cx, keeper, slice, repeat);
+            let mut entries =
                 match deadline(cx.log.limit(), On("claiming for consumer", &self.key), claiming).await {
                     Ok(entries) => entries,
                     Err(error) => {
@@ -306,7 +298,6 @@ impl Runner {
                     }
                 };
             drop(client);
-            let mut entries: HashMap<Uuid, Entry> = entries.into_iter().map(|e| (e.event_id, e)).collect();
             keeper.hold(entries.values().filter_map(|e| Some((e.event_id, e.token?))).collect());
             let late = asked_at.elapsed() >= keeper.lease() && cx.mutant.is_none();
             if late || !keeper.has_row() {
@@ -332,6 +323,35 @@ impl Runner {
             }
         }
         Ok(Claims::Lost)
+    }
+
+    /// Claims what is new, which most events are, and only then, whatever else can be. An entry for each event.
+    async fn ask_for_claims(
+        &self,
+        client: &ClientWrapper,
+        cx: &Context,
+        keeper: &Keeper,
+        slice: &[Event],
+        repeat: bool,
+    ) -> Result<HashMap<Uuid, Entry>, tokio_postgres::Error> {
+        let (schema, lease, row) = (cx.log.schema(), keeper.lease(), (&self.key, keeper.token()));
+        let mut entries = HashMap::with_capacity(slice.len());
+        if !repeat {
+            let asked: Vec<(Uuid, i64)> = slice.iter().map(|e| (e.event_id(), e.id())).collect();
+            let handler = &self.handler_name;
+            let new = ledger::claim_new(client, schema, &asked, handler, lease, cx.process, row).await?;
+            entries.extend(new.into_iter().map(|(event_id, token)| (event_id, Entry::new(event_id, token))));
+        }
+        let others = slice.iter().filter(|event| !entries.contains_key(&event.event_id()));
+        let asked: Vec<Asked> =
+            others.map(|e| Asked { event_id: e.event_id(), position: Some(e.id()) }).collect();
+        if !asked.is_empty() {
+            let on =
+                Terms { handler: &self.handler_name, lease, owner: Some(cx.process), repeat, row: Some(row) };
+            let claimed = ledger::claim(client, schema, &asked, on).await?;
+            entries.extend(claimed.into_iter().map(|entry| (entry.event_id, entry)));
+        }
+        Ok(entries)
     }
 
     /// Calls the handler, for no longer than it may take, and not beyond our claims.
@@ -426,16 +446,18 @@ impl Runner {
             error,
             reason,
         });
-        let client = checkout(&cx.passes, "taking a connection to settle").await?;
-        let settling = consumers::settle_leased(
-            &client,
-            cx.log.schema(),
-            work,
-            &judgement.settlement,
-            ClaimsTo { status: claim, attempts },
-            letter.as_ref(),
-            keep,
-        );
+        let client = checkout(&cx.claims, "taking a connection to settle").await?;
+        let (schema, to) = (cx.log.schema(), &judgement.settlement);
+        let settling = async {
+            match judgement.is_well() && claim == "done" && keep {
+                true => consumers::move_leased(&client, schema, work, to.position, to.processed).await,
+                false => {
+                    let claims_to = ClaimsTo { status: claim, attempts };
+                    consumers::settle_leased(&client, schema, work, to, claims_to, letter.as_ref(), keep)
+                        .await
+                }
+            }
+        };
         let settled = deadline(cx.log.limit(), On("settling consumer", &self.key), settling).await;
         if settled.is_err() {
             throw_away(client);

@@ -533,11 +533,10 @@ impl Queue {
     }
 
     async fn settle(&self, results: &[Result]) -> std::result::Result<Vec<Uuid>, Error> {
-        let claims: Vec<Settlement> = results.iter().map(|result| result.settlement.clone()).collect();
-        let reasons: Vec<Option<&'static str>> = results.iter().map(|result| result.reason).collect();
+        let claims = results.iter().map(|result| (&result.settlement, result.reason));
         let client = checkout(&self.cx.leases, "settling queued events").await?;
         let schema = self.cx.log.schema();
-        let settling = ledger::settle_queued(&client, schema, &self.handler, &self.key, &claims, &reasons);
+        let settling = ledger::settle_queued(&client, schema, &self.handler, &self.key, claims);
         let settled = deadline(self.cx.log.limit(), On("settling events of", &self.key), settling).await;
         if settled.is_err() {
             throw_away(client);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -105,6 +106,8 @@ impl Registered {
         let Self { runners, queues, tracker, cx, phase, who, settings } = self;
         // The watcher makes one of its own, under a new epoch.
         drop(tracker);
+        // Whoever listens has sessions of its own: behind a pooler, others would find them with these settings.
+        cx.planned_once.store(!settings.poll_only, Ordering::Relaxed);
         let lanes = runners.into_iter().map(Mutex::into_inner).collect();
         Running::spawn(lanes, queues, cx, phase, who, settings)
     }

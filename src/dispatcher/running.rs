@@ -181,6 +181,7 @@ async fn supervise(
     cx.passes.close();
     cx.readers.close();
     cx.leases.close();
+    cx.claims.close();
     stopped.send_replace(Some(end));
 }
 

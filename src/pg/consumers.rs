@@ -335,8 +335,15 @@ pub(crate) struct LeasedWork<'a> {
 
 impl LeasedWork<'_> {
     fn columns(&self) -> (Vec<Uuid>, Vec<i64>) {
-        self.claims.iter().copied().unzip()
+        sorted(self.claims)
     }
+}
+
+/// Claims in the order in which rows of the ledger are locked.
+pub(super) fn sorted(claims: &[(Uuid, i64)]) -> (Vec<Uuid>, Vec<i64>) {
+    let mut claims = claims.to_vec();
+    claims.sort_unstable();
+    claims.into_iter().unzip()
 }
 
 /// Renews the lease of the row and of the claims. Is the row still held, and how many of the claims?
@@ -433,6 +440,39 @@ pub(crate) async fn settle_leased(
         settled: usize::try_from(row.get::<_, i64>("settled")).unwrap_or(0),
         moved: row.get("moved"),
         next_attempt_at: row.get("next_attempt_at"),
+    })
+}
+
+/// Settles claims as done, and moves the row on; the lease is held on.
+pub(crate) async fn move_leased(
+    client: &ClientWrapper,
+    schema: &Schema,
+    work: LeasedWork<'_>,
+    position: i64,
+    processed: i64,
+) -> Result<SettledLease> {
+    let (event_ids, tokens) = work.columns();
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/move_leased"))).await?;
+    let row = client
+        .query_one(
+            &statement,
+            &[
+                /* consumer */ &work.key.name,
+                /* instance */ &work.key.instance,
+                /* partition */ &work.key.partition,
+                /* lease_token */ &work.lease_token,
+                /* position */ &position,
+                /* processed */ &processed,
+                /* handler */ &work.handler,
+                /* event_ids */ &event_ids,
+                /* tokens */ &tokens,
+            ],
+        )
+        .await?;
+    Ok(SettledLease {
+        settled: usize::try_from(row.get::<_, i64>("settled")).unwrap_or(0),
+        moved: row.get("moved"),
+        next_attempt_at: None,
     })
 }
 

@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::consumers::{Key, seconds};
+use super::consumers::{Key, seconds, sorted};
 use super::{Schema, sql};
 use crate::event::Event;
 
@@ -48,6 +48,22 @@ pub(crate) struct Entry {
     pub(crate) until: Option<OffsetDateTime>,
     /// The same, from now.
     pub(crate) held_for: Option<Duration>,
+}
+
+impl Entry {
+    /// Of a row that nobody had before.
+    pub(crate) fn new(event_id: Uuid, token: i64) -> Self {
+        Self {
+            event_id,
+            below_floor: false,
+            token: Some(token),
+            attempts: 0,
+            faults: 0,
+            status: None,
+            until: None,
+            held_for: None,
+        }
+    }
 }
 
 /// Claims what can be claimed; an entry for each key, in any order.
@@ -93,6 +109,37 @@ pub(crate) async fn claim(
         .collect())
 }
 
+/// Claims what nobody has claimed before, while the row is leased to us. Names what is ours, with the tokens.
+pub(crate) async fn claim_new(
+    client: &ClientWrapper,
+    schema: &Schema,
+    asked: &[(Uuid, i64)],
+    handler: &str,
+    lease: Duration,
+    owner: Uuid,
+    (key, lease_token): (&Key, i64),
+) -> Result<Vec<(Uuid, i64)>> {
+    let (event_ids, positions) = sorted(asked);
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/claim_new"))).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                /* event_ids */ &event_ids,
+                /* positions */ &positions,
+                /* handler */ &handler,
+                /* lease */ &lease.as_secs_f64(),
+                /* owner */ &owner,
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+                /* partition */ &key.partition,
+                /* lease_token */ &lease_token,
+            ],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| (row.get("event_id"), row.get("token"))).collect())
+}
+
 /// A claim and what it came to.
 #[derive(Clone, Debug)]
 pub(crate) struct Settlement {
@@ -114,7 +161,7 @@ pub(crate) async fn settle(
     handler: &str,
     claims: &[Settlement],
 ) -> Result<Vec<Uuid>> {
-    let column = Columns::of(claims);
+    let column = Columns::of(claims.iter().map(|claim| (claim, None)));
     let statement = client.prepare_cached(&schema.sql(sql!("ledger/settle"))).await?;
     let rows = client
         .query(
@@ -142,18 +189,23 @@ struct Columns<'a> {
     faults: Vec<i32>,
     due_in: Vec<f64>,
     errors: Vec<Option<&'a str>>,
+    reasons: Vec<Option<&'static str>>,
 }
 
 impl<'a> Columns<'a> {
-    fn of(claims: &'a [Settlement]) -> Self {
+    /// In the order in which rows are locked.
+    fn of(claims: impl Iterator<Item = (&'a Settlement, Option<&'static str>)>) -> Self {
+        let mut claims: Vec<_> = claims.collect();
+        claims.sort_unstable_by_key(|(claim, _)| claim.event_id);
         Self {
-            event_ids: claims.iter().map(|c| c.event_id).collect(),
-            tokens: claims.iter().map(|c| c.token).collect(),
-            statuses: claims.iter().map(|c| c.status).collect(),
-            attempts: claims.iter().map(|c| c.attempts).collect(),
-            faults: claims.iter().map(|c| c.faults).collect(),
-            due_in: claims.iter().map(|c| c.due_in.as_secs_f64()).collect(),
-            errors: claims.iter().map(|c| c.error.as_deref()).collect(),
+            event_ids: claims.iter().map(|(c, _)| c.event_id).collect(),
+            tokens: claims.iter().map(|(c, _)| c.token).collect(),
+            statuses: claims.iter().map(|(c, _)| c.status).collect(),
+            attempts: claims.iter().map(|(c, _)| c.attempts).collect(),
+            faults: claims.iter().map(|(c, _)| c.faults).collect(),
+            due_in: claims.iter().map(|(c, _)| c.due_in.as_secs_f64()).collect(),
+            errors: claims.iter().map(|(c, _)| c.error.as_deref()).collect(),
+            reasons: claims.iter().map(|(_, reason)| *reason).collect(),
         }
     }
 }
@@ -166,7 +218,7 @@ pub(crate) async fn extend(
     claims: &[(Uuid, i64)],
     lease: Duration,
 ) -> Result<Vec<(Uuid, i64, OffsetDateTime)>> {
-    let (event_ids, tokens): (Vec<Uuid>, Vec<i64>) = claims.iter().copied().unzip();
+    let (event_ids, tokens) = sorted(claims);
     let statement = client.prepare_cached(&schema.sql(sql!("ledger/extend"))).await?;
     let rows = client
         .query(
@@ -299,8 +351,7 @@ pub(crate) async fn settle_queued(
     schema: &Schema,
     handler: &str,
     key: &Key,
-    claims: &[Settlement],
-    reasons: &[Option<&'static str>],
+    claims: impl Iterator<Item = (&Settlement, Option<&'static str>)>,
 ) -> Result<Vec<Uuid>> {
     let column = Columns::of(claims);
     let statement = client.prepare_cached(&schema.sql(sql!("ledger/settle_queued"))).await?;
@@ -316,7 +367,7 @@ pub(crate) async fn settle_queued(
                 /* faults */ &column.faults,
                 /* due_in */ &column.due_in,
                 /* errors */ &column.errors,
-                /* reasons */ &reasons,
+                /* reasons */ &column.reasons,
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
             ],

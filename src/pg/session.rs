@@ -26,6 +26,15 @@ pub(crate) async fn plan_once(client: &Client) -> Result<(), tokio_postgres::Err
     client.batch_execute(sql!("session/plan_once")).await
 }
 
+/// Has the server plan the session's statements once each, and find every row by its key; for sessions that run none but ours.
+pub(crate) async fn look_up(client: &Client, limit: Duration) -> Result<(), Error> {
+    let settings = async {
+        plan_once(client).await?;
+        client.batch_execute(sql!("session/look_up")).await
+    };
+    deadline(limit, "preparing a session", settings).await
+}
+
 /// Begins a pass's transaction.
 pub(crate) async fn begin(client: &Client) -> Result<(), tokio_postgres::Error> {
     client.batch_execute(sql!("session/begin")).await

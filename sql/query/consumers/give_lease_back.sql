@@ -5,13 +5,14 @@
 -- $3 int       partition
 -- $4 bigint    lease_token
 -- $5 text      handler
--- $6 uuid[]    event_ids
+-- $6 uuid[]    event_ids: sorted, as rows are locked in that order
 -- $7 bigint[]  tokens
 WITH released AS (
     UPDATE inorder.ledger AS l
     SET status = 'pending', lease_until = NULL, next_attempt_at = NULL, updated_at = clock_timestamp()
     FROM unnest($6::uuid[], $7::bigint[]) AS s (event_id, token)
-    WHERE l.event_id = s.event_id AND l.handler = $5::text AND l.token = s.token AND l.status = 'in_progress'
+    -- Leased is in progress, said so that the index of what is due is of no use: one that finds the row by its key is.
+    WHERE l.event_id = s.event_id AND l.handler = $5::text AND l.token = s.token AND l.lease_until IS NOT NULL
 )
 UPDATE inorder.consumers
 SET lease_until = NULL

@@ -6,7 +6,7 @@
 -- $4 bigint    lease_token
 -- $5 float8    lease: seconds
 -- $6 text      handler
--- $7 uuid[]    event_ids
+-- $7 uuid[]    event_ids: sorted, as rows are locked in that order
 -- $8 bigint[]  tokens
 WITH row_held AS (
     UPDATE inorder.consumers
@@ -18,7 +18,8 @@ claims_held AS (
     UPDATE inorder.ledger AS l
     SET lease_until = clock_timestamp() + make_interval(secs => $5::float8)
     FROM unnest($7::uuid[], $8::bigint[]) AS s (event_id, token)
-    WHERE l.event_id = s.event_id AND l.handler = $6::text AND l.token = s.token AND l.status = 'in_progress'
+    -- Leased is in progress, said so that the index of what is due is of no use: one that finds the row by its key is.
+    WHERE l.event_id = s.event_id AND l.handler = $6::text AND l.token = s.token AND l.lease_until IS NOT NULL
     RETURNING 1
 )
 SELECT EXISTS (SELECT FROM row_held) AS row_held, (SELECT count(*) FROM claims_held) AS claims_held

@@ -19,7 +19,7 @@
 -- $15 bigint   skipped
 -- $16 boolean  keep: the lease is held on
 -- $17 text     handler
--- $18 uuid[]   event_ids: of the claims
+-- $18 uuid[]   event_ids: of the claims, sorted, as rows are locked in that order
 -- $19 bigint[] tokens
 -- $20 text     claim_status: what they are from now on
 -- $21 int      claim_attempts: to be added
@@ -33,7 +33,8 @@ WITH settled AS (
     SET status = $20::text, lease_until = NULL, next_attempt_at = NULL, attempts = l.attempts + $21::int,
         last_error = coalesce($12::text, l.last_error), updated_at = clock_timestamp()
     FROM unnest($18::uuid[], $19::bigint[]) AS s (event_id, token)
-    WHERE l.event_id = s.event_id AND l.handler = $17::text AND l.token = s.token AND l.status = 'in_progress'
+    -- Leased is in progress, said so that the index of what is due is of no use: one that finds the row by its key is.
+    WHERE l.event_id = s.event_id AND l.handler = $17::text AND l.token = s.token AND l.lease_until IS NOT NULL
     RETURNING 1
 ),
 moved AS (

@@ -1,7 +1,7 @@
 -- inorder ledger/settle_queued
 -- Writes what queued events came to, and the dead letters of those that are given up. A claim that was lost changes nothing: the
 -- answer names those that were still held. A dead letter whose retry came to its end is settled, too.
--- $1 uuid[]    event_ids
+-- $1 uuid[]    event_ids: sorted, as rows are locked in that order
 -- $2 bigint[]  tokens
 -- $3 text      handler
 -- $4 text[]    statuses
@@ -23,7 +23,8 @@ WITH settled AS (
         updated_at = clock_timestamp()
     FROM unnest($1::uuid[], $2::bigint[], $4::text[], $5::int[], $6::int[], $7::float8[], $8::text[], $9::text[])
         AS s (event_id, token, status, attempts, faults, due_in, error, reason)
-    WHERE l.event_id = s.event_id AND l.handler = $3::text AND l.token = s.token AND l.status = 'in_progress'
+    -- Leased is in progress, said so that the index of what is due is of no use: one that finds the row by its key is.
+    WHERE l.event_id = s.event_id AND l.handler = $3::text AND l.token = s.token AND l.lease_until IS NOT NULL
     RETURNING l.event_id, l.position, l.attempts, l.last_error, s.status, s.reason
 ),
 ended AS (
