@@ -17,7 +17,7 @@
 //!
 //! Not its job: which events come in, and when to sweep.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -144,15 +144,17 @@ impl Queue {
 
     /// How many more events it takes: enough to keep all handlers at work while others are being fetched and settled.
     pub(crate) fn room(&self) -> usize {
-        let most = self.consumer.options.batch_size.max(2 * self.consumer.options.concurrency) * 2;
-        most.saturating_sub(self.state().held.len())
+        self.most().saturating_sub(self.state().held.len())
     }
 
-    /// Waits until it takes a fair number of events.
+    fn most(&self) -> usize {
+        self.consumer.options.batch_size.max(2 * self.consumer.options.concurrency) * 2
+    }
+
+    /// Waits until it takes half of what it holds at most: as much as it still has to do meanwhile.
     pub(crate) async fn has_room(&self) {
-        let fair = self.consumer.options.batch_size.min(2 * self.consumer.options.concurrency).max(1);
         let mut settled = self.settled.subscribe();
-        while self.room() < fair {
+        while self.room() < self.most() / 2 {
             // The sender lives as long as we do.
             let _ = settled.changed().await;
         }
@@ -325,7 +327,13 @@ impl Queue {
                 };
                 let queue = Arc::clone(&self);
                 running.spawn(async move {
-                    queue.run(next).await;
+                    let mut next = Some(next);
+                    while let Some(events) = next {
+                        queue.run(events).await;
+                        // Handlers that never wait would leave the others no turn.
+                        tokio::task::yield_now().await;
+                        next = queue.another();
+                    }
                     drop(permit);
                 });
             }
@@ -338,10 +346,19 @@ impl Queue {
             async {
                 running.await;
                 ended.send_replace(true);
-                self.ended.notify_one();
             },
+            // While one waits for the disk, the other writes.
+            self.settle_results(watch_end.clone()),
             self.settle_results(watch_end)
         );
+    }
+
+    /// What else is waiting, for whoever has come to an end.
+    fn another(&self) -> Option<Vec<Due>> {
+        match *self.cx.phase.borrow() {
+            Phase::Running => self.state().waiting.pop_front(),
+            _ => None,
+        }
     }
 
     async fn next(&self) -> Vec<Due> {
@@ -482,7 +499,7 @@ impl Queue {
     }
 
     /// Settles what has come to an end, together, until everything has.
-    async fn settle_results(&self, ended: watch::Receiver<bool>) {
+    async fn settle_results(&self, mut ended: watch::Receiver<bool>) {
         let backoff = Backoff::exponential(Duration::from_millis(50)).up_to(Duration::from_secs(2));
         let mut failures = 0;
         loop {
@@ -492,10 +509,14 @@ impl Queue {
                 state.results.drain(..count).collect()
             };
             if results.is_empty() {
-                if *ended.borrow() {
+                if *ended.borrow_and_update() {
                     return;
                 }
-                self.ended.notified().await;
+                tokio::select! {
+                    () = self.ended.notified() => {}
+                    // The sender lives until it has told.
+                    _ = ended.changed() => {}
+                }
                 continue;
             }
             match self.settle(&results).await {
@@ -536,7 +557,14 @@ impl Queue {
         let claims = results.iter().map(|result| (&result.settlement, result.reason));
         let client = checkout(&self.cx.leases, "settling queued events").await?;
         let schema = self.cx.log.schema();
-        let settling = ledger::settle_queued(&client, schema, &self.handler, &self.key, claims);
+        let all_done = results.iter().all(|result| result.settlement.status == "done");
+        let settling = async {
+            if !all_done {
+                return ledger::settle_queued(&client, schema, &self.handler, &self.key, claims).await;
+            }
+            let claims: Vec<(Uuid, i64)> = claims.map(|(claim, _)| (claim.event_id, claim.token)).collect();
+            ledger::settle_done(&client, schema, &self.handler, &self.key, &claims).await
+        };
         let settled = deadline(self.cx.log.limit(), On("settling events of", &self.key), settling).await;
         if settled.is_err() {
             throw_away(client);
@@ -545,7 +573,7 @@ impl Queue {
     }
 
     fn count(&self, results: &[Result], settled: &[Uuid]) {
-        let settled: std::collections::HashSet<&Uuid> = settled.iter().collect();
+        let settled: HashSet<&Uuid> = settled.iter().collect();
         let (mut processed, mut failed, mut skipped, mut due_in) = (0, 0, 0, None);
         let mut state = self.state();
         for Result { settlement, reason } in results {

@@ -345,6 +345,31 @@ pub(crate) async fn sweep(client: &ClientWrapper, schema: &Schema, asked: Sweep<
         .collect())
 }
 
+/// Settles queued events that are done. Names those that were still held.
+pub(crate) async fn settle_done(
+    client: &ClientWrapper,
+    schema: &Schema,
+    handler: &str,
+    key: &Key,
+    claims: &[(Uuid, i64)],
+) -> Result<Vec<Uuid>> {
+    let (event_ids, tokens) = sorted(claims);
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/settle_done"))).await?;
+    let rows = client
+        .query(
+            &statement,
+            &[
+                /* event_ids */ &event_ids,
+                /* tokens */ &tokens,
+                /* handler */ &handler,
+                /* consumer */ &key.name,
+                /* instance */ &key.instance,
+            ],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
 /// Settles queued events, with the dead letters of those that have a reason. Names those that were still held.
 pub(crate) async fn settle_queued(
     client: &ClientWrapper,

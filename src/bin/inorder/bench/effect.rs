@@ -20,7 +20,7 @@ use super::{Args, Result, ours_first, sql};
 
 const REPETITIONS: u32 = 5;
 /// Into how many slices a measurement is cut, in each of which both sides have their turn.
-pub(super) const SLICES: u32 = 6;
+pub(super) const SLICES: u32 = 12;
 const EVENTS: u32 = 12_000;
 /// A batch is so much faster that the clock would hardly run.
 const BATCH_TIMES: u32 = 10;
