@@ -185,6 +185,7 @@ struct ByHand {
 impl ByHand {
     async fn connect(arena: &Arena, size: usize) -> Result<Self> {
         let (log, session) = (arena.log().await?, arena.connect().await?);
+        session.batch_execute(sql::LOOK_UP).await?;
         let schema = &log.config().schema;
         let (claim, settle) = match size {
             1 => (sql::claim(schema), sql::settle(schema)),

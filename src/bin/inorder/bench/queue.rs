@@ -121,6 +121,7 @@ impl ByHand {
         let mut workers = Vec::new();
         for _ in 0..CONCURRENCY {
             let session = arena.connect().await?;
+            session.batch_execute(sql::LOOK_UP).await?;
             let insert = session.prepare(&sql::enqueue(schema)).await?;
             let claim = session.prepare(&sql::claim_due(schema)).await?;
             let settle = session.prepare(&sql::settle_batch(schema)).await?;
@@ -181,8 +182,11 @@ impl Worker {
         if claimed.is_empty() {
             return Ok(0);
         }
-        let (event_ids, tokens): (Vec<Uuid>, Vec<i64>) =
-            claimed.iter().map(|row| (row.get::<_, Uuid>("event_id"), row.get::<_, i64>("token"))).unzip();
+        // In the order of the index, as ours.
+        let mut claimed: Vec<(Uuid, i64)> =
+            claimed.iter().map(|row| (row.get("event_id"), row.get("token"))).collect();
+        claimed.sort_unstable();
+        let (event_ids, tokens): (Vec<Uuid>, Vec<i64>) = claimed.into_iter().unzip();
         let arguments: [&(dyn ToSql + Sync); 3] =
             [/* event_ids */ &event_ids, /* handler */ &NAME, /* tokens */ &tokens];
         Ok(self.session.execute(&self.settle, &arguments).await?)
