@@ -47,14 +47,14 @@ use crate::pg::ledger::{self, Asked, Entry, Terms};
 use crate::pg::{On, checkout, deadline, throw_away};
 
 /// Events of one pass at least: their claims are made one by one or slice by slice anyway.
-const LEAST_EVENTS: usize = 100;
+const LEAST_EVENTS: usize = 500;
 /// How often a claim is asked for that others are making at the same moment.
 const TRIES: usize = 3;
 
 /// What a slice of events came to.
 enum Ran {
     /// All dealt with; so many of them handled.
-    Through(usize),
+    Through(usize, Option<Ahead>),
     /// The pass ends here.
     Ended(Pass),
 }
@@ -66,6 +66,12 @@ enum Called {
     Cancelled,
     /// Another may be running it.
     Lost,
+}
+
+/// What was claimed of a slice together with the settlement of the one before it.
+struct Ahead {
+    asked_at: Instant,
+    claimed: Vec<(Uuid, i64)>,
 }
 
 /// What claiming a slice came to.
@@ -152,7 +158,7 @@ impl Runner {
         let page = self.next_page(cx, &state, head).await?;
         let until = Instant::now() + self.consumer.options.pass_timeout;
         let mut total = ConsumerReport::new(Outcome::More);
-        let mut rest = &page.events[..];
+        let (mut rest, mut ahead) = (&page.events[..], None);
         if rest.is_empty() && page.to > state.position {
             let judgement = Judgement::well(page.to);
             let settled = self.settle(cx, keeper, &judgement, None, "done", false).await?;
@@ -165,8 +171,15 @@ impl Runner {
             };
             let slice = &rest[..size.min(rest.len())];
             let to = if slice.len() == rest.len() { page.to } else { slice[slice.len() - 1].id() };
-            match self.run_slice(cx, keeper, &state, slice, to, head.id).await? {
-                Ran::Through(events) => {
+            // Where nothing has failed, the next slice is claimed when this one is settled.
+            let next =
+                match self.narrow.is_none() && state.failed_event_id.is_none() && Instant::now() < until {
+                    true => &rest[slice.len()..rest.len().min(2 * slice.len())],
+                    false => &[],
+                };
+            match self.run_slice(cx, keeper, &state, (slice, ahead.take()), next, to, head.id).await? {
+                Ran::Through(events, claimed) => {
+                    ahead = claimed;
                     let handled = &slice[..events];
                     total.processed += u64::try_from(events).unwrap_or(0);
                     rest = &rest[events..];
@@ -223,11 +236,12 @@ impl Runner {
         cx: &Arc<Context>,
         keeper: &Keeper,
         state: &State,
-        slice: &[Event],
+        (slice, ahead): (&[Event], Option<Ahead>),
+        next: &[Event],
         to: i64,
         head: i64,
     ) -> Result<Ran, Error> {
-        let (events, to_run) = match self.claim(cx, keeper, slice, false).await? {
+        let (events, to_run) = match self.claim(cx, keeper, slice, ahead, false).await? {
             Claims::Held { events, to_run } => (events, to_run),
             Claims::Lost => return Ok(Ran::Ended(Pass::new(Outcome::Busy, state.position))),
             Claims::Others(held_for) => {
@@ -265,16 +279,69 @@ impl Runner {
             false => Judgement::well(to),
         };
         judgement.settlement.processed = i64::try_from(to_run.len()).unwrap_or(i64::MAX);
-        let settled = self.settle(cx, keeper, &judgement, None, "done", true).await?;
+        let is_whole = events == slice.len() && judgement.is_well() && *cx.phase.borrow() < Phase::Draining;
+        let (settled, ahead) = match is_whole && !next.is_empty() && keeper.has_row() {
+            true => self.settle_and_claim(cx, keeper, &judgement, next).await?,
+            false => (self.settle(cx, keeper, &judgement, None, "done", true).await?, None),
+        };
         if settled.settled < to_run.len() {
             metrics::lease_lost(&self.key);
             tracing::warn!(consumer = %self.key, claims = to_run.len(), settled = settled.settled,
                 "claims were lost while their events were handled; another may have handled them, too");
         }
         match settled.moved {
-            true => Ok(Ran::Through(events)),
+            true => Ok(Ran::Through(events, ahead)),
             false => Ok(Ran::Ended(Pass::new(Outcome::Busy, state.position))),
         }
+    }
+
+    /// Settles what is held as done and claims what is new of the next slice, in one round trip.
+    async fn settle_and_claim(
+        &self,
+        cx: &Context,
+        keeper: &Keeper,
+        judgement: &Judgement,
+        next: &[Event],
+    ) -> Result<(SettledLease, Option<Ahead>), Error> {
+        let claims = keeper.let_go();
+        let work = LeasedWork {
+            key: &self.key,
+            lease_token: keeper.token(),
+            handler: &self.handler_name,
+            claims: &claims,
+        };
+        let client = checkout(&cx.claims, "taking a connection to settle").await?;
+        let (schema, to, asked_at) = (cx.log.schema(), &judgement.settlement, Instant::now());
+        let both = async {
+            let (settled, claimed) = tokio::join!(
+                consumers::move_leased(&client, schema, work, to.position, to.processed),
+                self.claim_new(&client, cx, keeper, next),
+            );
+            // Whatever became of the settlement, what is claimed is given back at the end of the pass.
+            if let Ok(claimed) = &claimed {
+                keeper.hold(claimed.clone());
+            }
+            Ok::<_, tokio_postgres::Error>((settled?, claimed?))
+        };
+        match deadline(cx.log.limit(), On("settling consumer", &self.key), both).await {
+            Ok((settled, claimed)) => Ok((settled, Some(Ahead { asked_at, claimed }))),
+            Err(error) => {
+                throw_away(client);
+                Err(error)
+            }
+        }
+    }
+
+    async fn claim_new(
+        &self,
+        client: &ClientWrapper,
+        cx: &Context,
+        keeper: &Keeper,
+        slice: &[Event],
+    ) -> Result<Vec<(Uuid, i64)>, tokio_postgres::Error> {
+        let asked: Vec<(Uuid, i64)> = slice.iter().map(|e| (e.event_id(), e.id())).collect();
+        let (schema, handler, row) = (cx.log.schema(), &self.handler_name, (&self.key, keeper.token()));
+        ledger::claim_new(client, schema, &asked, handler, keeper.lease(), cx.process, row).await
     }
 
     /// Claims as many of the first events as can be run together.
@@ -283,21 +350,26 @@ impl Runner {
         cx: &Context,
         keeper: &Keeper,
         slice: &[Event],
+        mut ahead: Option<Ahead>,
         repeat: bool,
     ) -> Result<Claims, Error> {
         for _ in 0..TRIES {
-            let asked_at = Instant::now();
-            let client = checkout(&cx.claims, "taking a connection for a claim").await?;
-            let claiming = self.ask_for_claims(&client, cx, keeper, slice, repeat);
-            let mut entries =
-                match deadline(cx.log.limit(), On("claiming for consumer", &self.key), claiming).await {
-                    Ok(entries) => entries,
-                    Err(error) => {
-                        throw_away(client);
-                        return Err(error);
+            let ahead = ahead.take();
+            let asked_at = ahead.as_ref().map_or_else(Instant::now, |ahead| ahead.asked_at);
+            let mut entries = match ahead {
+                Some(ahead) if ahead.claimed.len() == slice.len() => entries_of(ahead.claimed),
+                ahead => {
+                    let client = checkout(&cx.claims, "taking a connection for a claim").await?;
+                    let claiming = self.ask_for_claims(&client, cx, keeper, slice, ahead, repeat);
+                    match deadline(cx.log.limit(), On("claiming for consumer", &self.key), claiming).await {
+                        Ok(entries) => entries,
+                        Err(error) => {
+                            throw_away(client);
+                            return Err(error);
+                        }
                     }
-                };
-            drop(client);
+                }
+            };
             keeper.hold(entries.values().filter_map(|e| Some((e.event_id, e.token?))).collect());
             let late = asked_at.elapsed() >= keeper.lease() && cx.mutant.is_none();
             if late || !keeper.has_row() {
@@ -332,23 +404,26 @@ impl Runner {
         cx: &Context,
         keeper: &Keeper,
         slice: &[Event],
+        ahead: Option<Ahead>,
         repeat: bool,
     ) -> Result<HashMap<Uuid, Entry>, tokio_postgres::Error> {
-        let (schema, lease, row) = (cx.log.schema(), keeper.lease(), (&self.key, keeper.token()));
-        let mut entries = HashMap::with_capacity(slice.len());
-        if !repeat {
-            let asked: Vec<(Uuid, i64)> = slice.iter().map(|e| (e.event_id(), e.id())).collect();
-            let handler = &self.handler_name;
-            let new = ledger::claim_new(client, schema, &asked, handler, lease, cx.process, row).await?;
-            entries.extend(new.into_iter().map(|(event_id, token)| (event_id, Entry::new(event_id, token))));
-        }
+        let mut entries = entries_of(match ahead {
+            Some(ahead) => ahead.claimed,
+            None if repeat => Vec::new(),
+            None => self.claim_new(client, cx, keeper, slice).await?,
+        });
         let others = slice.iter().filter(|event| !entries.contains_key(&event.event_id()));
         let asked: Vec<Asked> =
             others.map(|e| Asked { event_id: e.event_id(), position: Some(e.id()) }).collect();
         if !asked.is_empty() {
-            let on =
-                Terms { handler: &self.handler_name, lease, owner: Some(cx.process), repeat, row: Some(row) };
-            let claimed = ledger::claim(client, schema, &asked, on).await?;
+            let on = Terms {
+                handler: &self.handler_name,
+                lease: keeper.lease(),
+                owner: Some(cx.process),
+                repeat,
+                row: Some((&self.key, keeper.token())),
+            };
+            let claimed = ledger::claim(client, cx.log.schema(), &asked, on).await?;
             entries.extend(claimed.into_iter().map(|entry| (entry.event_id, entry)));
         }
         Ok(entries)
@@ -480,7 +555,7 @@ impl Runner {
         let Some(event) = reading.await? else {
             return self.settle_letter(cx, state, letter, "discarded", Some("its event was pruned")).await;
         };
-        let to_run = match self.claim(cx, keeper, std::slice::from_ref(&event), true).await? {
+        let to_run = match self.claim(cx, keeper, std::slice::from_ref(&event), None, true).await? {
             Claims::Held { to_run, .. } => to_run,
             Claims::Others(held_for) => {
                 return Ok(Pass { due_in: Some(held_for), ..Pass::new(Outcome::Busy, state.position) });
@@ -520,6 +595,10 @@ impl Runner {
         }
         Ok(pass)
     }
+}
+
+fn entries_of(claimed: Vec<(Uuid, i64)>) -> HashMap<Uuid, Entry> {
+    claimed.into_iter().map(|(event_id, token)| (event_id, Entry::new(event_id, token))).collect()
 }
 
 /// What failed before is dealt with, or lies ahead still.
