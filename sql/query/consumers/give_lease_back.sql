@@ -10,9 +10,15 @@
 WITH released AS (
     UPDATE inorder.ledger AS l
     SET status = 'pending', lease_until = NULL, next_attempt_at = NULL, updated_at = clock_timestamp()
-    FROM unnest($6::uuid[], $7::bigint[]) AS s (event_id, token)
+    FROM (
+        SELECT u.event_id, u.token, $5::text AS handler
+        FROM unnest($6::uuid[], $7::bigint[])
+            AS u (event_id, token)
+        -- Kept apart, so that each row is found by its whole key.
+        OFFSET 0
+    ) AS s
     -- Leased is in progress, said so that the index of what is due is of no use: one that finds the row by its key is.
-    WHERE l.event_id = s.event_id AND l.handler = $5::text AND l.token = s.token AND l.lease_until IS NOT NULL
+    WHERE l.event_id = s.event_id AND l.handler = s.handler AND l.token = s.token AND l.lease_until IS NOT NULL
 )
 UPDATE inorder.consumers
 SET lease_until = NULL

@@ -17,9 +17,15 @@ WITH row_held AS (
 claims_held AS (
     UPDATE inorder.ledger AS l
     SET lease_until = clock_timestamp() + make_interval(secs => $5::float8)
-    FROM unnest($7::uuid[], $8::bigint[]) AS s (event_id, token)
+    FROM (
+        SELECT u.event_id, u.token, $6::text AS handler
+        FROM unnest($7::uuid[], $8::bigint[])
+            AS u (event_id, token)
+        -- Kept apart, so that each row is found by its whole key.
+        OFFSET 0
+    ) AS s
     -- Leased is in progress, said so that the index of what is due is of no use: one that finds the row by its key is.
-    WHERE l.event_id = s.event_id AND l.handler = $6::text AND l.token = s.token AND l.lease_until IS NOT NULL
+    WHERE l.event_id = s.event_id AND l.handler = s.handler AND l.token = s.token AND l.lease_until IS NOT NULL
     RETURNING 1
 )
 SELECT EXISTS (SELECT FROM row_held) AS row_held, (SELECT count(*) FROM claims_held) AS claims_held

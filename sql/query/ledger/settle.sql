@@ -16,8 +16,13 @@ SET status = s.status,
     lease_until = NULL,
     last_error = coalesce(s.error, l.last_error),
     updated_at = clock_timestamp()
-FROM unnest($1::uuid[], $2::bigint[], $4::text[], $5::int[], $6::int[], $7::float8[], $8::text[])
-    AS s (event_id, token, status, attempts, faults, due_in, error)
+FROM (
+    SELECT u.event_id, u.token, u.status, u.attempts, u.faults, u.due_in, u.error, $3::text AS handler
+    FROM unnest($1::uuid[], $2::bigint[], $4::text[], $5::int[], $6::int[], $7::float8[], $8::text[])
+        AS u (event_id, token, status, attempts, faults, due_in, error)
+    -- Kept apart, so that each row is found by its whole key.
+    OFFSET 0
+) AS s
 -- Leased is in progress, said so that the index of what is due is of no use: one that finds the row by its key is.
-WHERE l.event_id = s.event_id AND l.handler = $3::text AND l.token = s.token AND l.lease_until IS NOT NULL
+WHERE l.event_id = s.event_id AND l.handler = s.handler AND l.token = s.token AND l.lease_until IS NOT NULL
 RETURNING l.event_id

@@ -21,10 +21,15 @@ WITH settled AS (
         lease_until = NULL,
         last_error = coalesce(s.error, l.last_error),
         updated_at = clock_timestamp()
-    FROM unnest($1::uuid[], $2::bigint[], $4::text[], $5::int[], $6::int[], $7::float8[], $8::text[], $9::text[])
-        AS s (event_id, token, status, attempts, faults, due_in, error, reason)
+    FROM (
+        SELECT u.event_id, u.token, u.status, u.attempts, u.faults, u.due_in, u.error, u.reason, $3::text AS handler
+        FROM unnest($1::uuid[], $2::bigint[], $4::text[], $5::int[], $6::int[], $7::float8[], $8::text[], $9::text[])
+            AS u (event_id, token, status, attempts, faults, due_in, error, reason)
+        -- Kept apart, so that each row is found by its whole key.
+        OFFSET 0
+    ) AS s
     -- Leased is in progress, said so that the index of what is due is of no use: one that finds the row by its key is.
-    WHERE l.event_id = s.event_id AND l.handler = $3::text AND l.token = s.token AND l.lease_until IS NOT NULL
+    WHERE l.event_id = s.event_id AND l.handler = s.handler AND l.token = s.token AND l.lease_until IS NOT NULL
     RETURNING l.event_id, l.position, l.attempts, l.last_error, s.status, s.reason
 ),
 ended AS (

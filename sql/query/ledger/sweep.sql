@@ -47,5 +47,12 @@ claimed AS (
 SELECT e.id, e.event_id, e.tenant_id, e.stream_type, e.stream_id, e.stream_version, e.stream_hash, e.event_type, e.schema_version,
        e.payload, e.metadata, e.correlation_id, e.causation_id, e.created_by, e.recorded_at, c.token, c.attempts, c.faults
 FROM claimed AS c
-JOIN inorder.events AS e ON e.event_id = c.event_id
+CROSS JOIN LATERAL (
+    SELECT v.id, v.event_id, v.tenant_id, v.stream_type, v.stream_id, v.stream_version, v.stream_hash, v.event_type, v.schema_version,
+           v.payload, v.metadata, v.correlation_id, v.causation_id, v.created_by, v.recorded_at
+    FROM inorder.events AS v
+    WHERE v.event_id = c.event_id
+    -- Each looked up: in the order of the log, all of it would be read.
+    OFFSET 0
+) AS e
 ORDER BY e.id

@@ -196,8 +196,10 @@ pub(crate) fn settle(schema: &str) -> String {
 pub(crate) fn settle_batch(schema: &str) -> String {
     format!(
         "UPDATE {schema}.ledger AS l SET status = 'done', lease_until = NULL, updated_at = clock_timestamp() \
-         FROM unnest($1::uuid[], $3::bigint[]) AS s (event_id, token) \
-         WHERE l.event_id = s.event_id AND l.handler = $2::text AND l.token = s.token AND l.lease_until IS NOT NULL"
+         FROM ( \
+             SELECT u.event_id, u.token, $2::text AS handler FROM unnest($1::uuid[], $3::bigint[]) AS u (event_id, token) OFFSET 0 \
+         ) AS s \
+         WHERE l.event_id = s.event_id AND l.handler = s.handler AND l.token = s.token AND l.lease_until IS NOT NULL"
     )
 }
 
