@@ -68,6 +68,16 @@ enum Called {
     Lost,
 }
 
+/// Events that are run together.
+struct Slice<'e> {
+    events: &'e [Event],
+    ahead: Option<Ahead>,
+    /// Those to be claimed when these are settled.
+    next: &'e [Event],
+    /// Where the row stands when all of it is dealt with.
+    to: i64,
+}
+
 /// What was claimed of a slice together with the settlement of the one before it.
 struct Ahead {
     asked_at: Instant,
@@ -177,7 +187,8 @@ impl Runner {
                     true => &rest[slice.len()..rest.len().min(2 * slice.len())],
                     false => &[],
                 };
-            match self.run_slice(cx, keeper, &state, (slice, ahead.take()), next, to, head.id).await? {
+            let now = Slice { events: slice, ahead: ahead.take(), next, to };
+            match self.run_slice(cx, keeper, &state, now, head.id).await? {
                 Ran::Through(events, claimed) => {
                     ahead = claimed;
                     let handled = &slice[..events];
@@ -230,15 +241,13 @@ impl Runner {
         Ok(self.ahead.at_hand(&readers, &lane, behind, limit).unwrap_or(nothing))
     }
 
-    /// Claims, runs and settles a slice; `to` is where the row stands when all of it is dealt with.
+    /// Claims, runs and settles a slice.
     async fn run_slice(
         &mut self,
         cx: &Arc<Context>,
         keeper: &Keeper,
         state: &State,
-        (slice, ahead): (&[Event], Option<Ahead>),
-        next: &[Event],
-        to: i64,
+        Slice { events: slice, ahead, next, to }: Slice<'_>,
         head: i64,
     ) -> Result<Ran, Error> {
         let (events, to_run) = match self.claim(cx, keeper, slice, ahead, false).await? {
