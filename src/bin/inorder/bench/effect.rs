@@ -18,12 +18,12 @@ use super::arena::{Arena, until};
 use super::figures::{Bar, Case};
 use super::{Args, Result, ours_first, sql};
 
-const REPETITIONS: u32 = 5;
+const REPETITIONS: u32 = 3;
 /// Into how many slices a measurement is cut, in each of which both sides have their turn.
 pub(super) const SLICES: u32 = 12;
-const EVENTS: u32 = 12_000;
+const EVENTS: u32 = 48_000;
 /// A batch is so much faster that the clock would hardly run.
-const BATCH_TIMES: u32 = 10;
+const BATCH_TIMES: u32 = 5;
 /// As many as the batched form takes at once unless told otherwise.
 const BATCH: usize = 100;
 /// Whose claims they are, on both sides.

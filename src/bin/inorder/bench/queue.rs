@@ -20,9 +20,9 @@ use super::figures::{Bar, Case};
 use super::{Args, Result, ours_first, sql};
 
 const REPETITIONS: u32 = 5;
-const EVENTS: u32 = 120_000;
+const EVENTS: u32 = 360_000;
 /// An effect consumer gets only one in so many of them.
-const EFFECT_SHARE: u32 = 10;
+const EFFECT_SHARE: u32 = 20;
 const BATCH: usize = 1_000;
 /// Handlers at once, and workers by hand.
 const CONCURRENCY: usize = 10;
