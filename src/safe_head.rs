@@ -209,7 +209,7 @@ impl Mutant {
             )],
             Self::SettleWithoutFencing => &[
                 (" AND l.token = s.token", ""),
-                (" AND lease_token = $4::bigint", ""),
+                (" AND lease_token = $4::bigint", " AND $4::bigint > 0"),
                 (" AND lease_until IS NOT NULL", ""),
             ],
             Self::SweeperIgnoresLeases => {

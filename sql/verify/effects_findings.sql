@@ -38,7 +38,7 @@ writes AS (
 SELECT 'started_while_claimed' AS finding, count(*) AS times, min(s.handler || ' ' || s.event_id) AS example
 FROM standing AS s
 WHERE s.status = 'in_progress' AND s.is_valid AND s.token <> s.number
-    OR EXISTS (SELECT FROM taken AS t WHERE t.handler = s.handler AND t.event_id = s.event_id AND t.token = s.number)
+    OR (s.handler, s.event_id, s.number) IN (SELECT t.handler, t.event_id, t.token FROM taken AS t)
 UNION ALL
 SELECT 'runs_after_done', count(*), min(handler || ' ' || event_id)
 FROM standing

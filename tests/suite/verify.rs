@@ -54,6 +54,39 @@ async fn every_guarantee_holds_while_processes_are_killed_and_frozen() {
     assert!(left_behind(&database).await.is_empty());
 }
 
+/// I-5, and nothing is idle in a transaction while such handlers run.
+#[tokio::test]
+async fn effects_are_run_once_while_processes_are_killed_and_frozen() {
+    let database = empty_database().await;
+    let (code, report) = proved(&database, &["--effects", "--seconds", "8", "--processes", "3"]).await;
+    let nothing = [
+        "accepted_twice",
+        "started_while_claimed",
+        "runs_after_done",
+        "never_run",
+        "unfenced_writes",
+        "out_of_stream_order",
+        "unfinished",
+        "idle_in_transaction",
+    ];
+    for broken in nothing {
+        assert_eq!(report[broken], 0, "{broken}: {report}");
+    }
+    assert_eq!(code, Some(0), "{report}");
+    for done in ["events", "kills", "freezes", "looks_for_idle_in_transaction"] {
+        assert!(report[done].as_u64() > Some(0), "{done}: {report}");
+    }
+    assert!(left_behind(&database).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_sweep_that_takes_what_others_are_running_is_found() {
+    let arguments = ["--effects", "--seconds", "10", "--processes", "2", "--mutant", "sweeper-ignores-leases"];
+    let (code, report) = proved(&empty_database().await, &arguments).await;
+    assert_eq!(code, Some(1), "{report}");
+    assert!(report["started_while_claimed"].as_u64() > Some(0), "{report}");
+}
+
 #[tokio::test]
 async fn delivering_whatever_is_visible_is_found_to_lose_events() {
     let (code, report) = mutant("highest-id").await;
