@@ -2,7 +2,7 @@
 -- What must not be: each finding with one example.
 -- $1 text[]  handlers
 -- $2 text[]  types: of the events that each of them wants; NULL for every type
-WITH standing AS (
+WITH standing AS MATERIALIZED (
     SELECT r.handler, r.event_id, r.number, c.status, c.token, c.lease_until > r.started AS is_valid
     FROM inorder.verify_runs AS r
     CROSS JOIN LATERAL (
@@ -14,7 +14,7 @@ WITH standing AS (
     ) AS c
 ),
 -- Claims that were made while another's was valid.
-taken AS (
+taken AS MATERIALIZED (
     SELECT c.handler, c.event_id, c.token
     FROM (
         SELECT c.handler, c.event_id, c.token, c.at, lag(c.token) OVER w AS before, lag(c.status) OVER w AS status,
@@ -37,8 +37,8 @@ writes AS (
 )
 SELECT 'started_while_claimed' AS finding, count(*) AS times, min(s.handler || ' ' || s.event_id) AS example
 FROM standing AS s
-WHERE s.status = 'in_progress' AND s.is_valid AND s.token <> s.number
-    OR (s.handler, s.event_id, s.number) IN (SELECT t.handler, t.event_id, t.token FROM taken AS t)
+LEFT JOIN taken AS t ON t.handler = s.handler AND t.event_id = s.event_id AND t.token = s.number
+WHERE s.status = 'in_progress' AND s.is_valid AND s.token <> s.number OR t.token IS NOT NULL
 UNION ALL
 SELECT 'runs_after_done', count(*), min(handler || ' ' || event_id)
 FROM standing

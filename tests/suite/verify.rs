@@ -80,14 +80,6 @@ async fn effects_are_run_once_while_processes_are_killed_and_frozen() {
 }
 
 #[tokio::test]
-async fn a_sweep_that_takes_what_others_are_running_is_found() {
-    let arguments = ["--effects", "--seconds", "10", "--processes", "2", "--mutant", "sweeper-ignores-leases"];
-    let (code, report) = proved(&empty_database().await, &arguments).await;
-    assert_eq!(code, Some(1), "{report}");
-    assert!(report["started_while_claimed"].as_u64() > Some(0), "{report}");
-}
-
-#[tokio::test]
 async fn delivering_whatever_is_visible_is_found_to_lose_events() {
     let (code, report) = mutant("highest-id").await;
     assert_eq!(code, Some(1), "{report}");
