@@ -138,7 +138,7 @@ impl Runner {
         ended
     }
 
-    /// Asks for the lease and for how the row stands then, in one round trip.
+    /// Asks for the lease, and then for how the row stands.
     async fn lease(&self, cx: &Context, head: i64) -> Result<(Option<i64>, Option<State>, Instant), Error> {
         let client = checkout(&cx.claims, "taking a connection for a pass").await?;
         let (schema, key, process) = (cx.log.schema(), &self.key, cx.process);

@@ -77,6 +77,15 @@ pub(crate) struct Counts {
     skipped: AtomicU64,
 }
 
+impl State {
+    /// This claim is held no more; one that was made on the same event since is.
+    fn let_go(&mut self, event_id: Uuid, token: i64) {
+        if self.held.get(&event_id).is_some_and(|hold| hold.token == token) {
+            self.held.remove(&event_id);
+        }
+    }
+}
+
 impl Counts {
     pub(crate) fn now(&self) -> [u64; 3] {
         [&self.processed, &self.failed, &self.skipped].map(|count| count.load(Ordering::Relaxed))
@@ -406,7 +415,7 @@ impl Queue {
                 due.faults
             )));
         }
-        if self.valid_until(event).is_none_or(|until| Instant::now() >= until) {
+        if self.valid_until(due).is_none_or(|until| Instant::now() >= until) {
             return Called::Lost;
         }
         let attempt = u32::try_from(due.attempts + due.faults + 1).unwrap_or(1);
@@ -436,13 +445,15 @@ impl Queue {
             },
             () = tokio::time::sleep(limit) => Called::Failed(Failure::timed_out(limit)),
             () = cancelling(self.cx.phase.clone()) => Called::Cancelled,
-            () = self.lost(event) => Called::Lost,
+            () = self.lost(due) => Called::Lost,
         }
     }
 
-    fn valid_until(&self, event: &Event) -> Option<Instant> {
+    /// `None` when this claim is not ours any more, also where the same event was claimed here anew since.
+    fn valid_until(&self, due: &Due) -> Option<Instant> {
         let forever = self.cx.mutant == Some(Mutant::LateRenewal);
-        let hold = self.state().held.get(&event.event_id()).copied()?;
+        let hold = self.state().held.get(&due.event.event_id()).copied();
+        let hold = hold.filter(|hold| hold.token == due.token)?;
         Some(if forever {
             Instant::now() + hold.valid_until.elapsed() + self.lease()
         } else {
@@ -451,8 +462,8 @@ impl Queue {
     }
 
     /// Ends when another may have claimed the event.
-    async fn lost(&self, event: &Event) {
-        while let Some(until) = self.valid_until(event) {
+    async fn lost(&self, due: &Due) {
+        while let Some(until) = self.valid_until(due) {
             if Instant::now() >= until {
                 return;
             }
@@ -540,13 +551,13 @@ impl Queue {
         let now = Instant::now();
         let mut state = self.state();
         for result in results {
-            let id = result.settlement.event_id;
-            match state.held.get(&id) {
-                Some(hold) if now < hold.valid_until => state.results.push(result),
-                _ => {
-                    metrics::lease_lost(&self.key);
-                    state.held.remove(&id);
-                }
+            let Settlement { event_id, token, .. } = result.settlement;
+            let hold = state.held.get(&event_id).filter(|hold| hold.token == token);
+            if hold.is_some_and(|hold| now < hold.valid_until) {
+                state.results.push(result);
+            } else {
+                metrics::lease_lost(&self.key);
+                state.let_go(event_id, token);
             }
         }
         drop(state);
@@ -577,7 +588,7 @@ impl Queue {
         let (mut processed, mut failed, mut skipped, mut due_in) = (0, 0, 0, None);
         let mut state = self.state();
         for Result { settlement, reason } in results {
-            state.held.remove(&settlement.event_id);
+            state.let_go(settlement.event_id, settlement.token);
             if !settled.contains(&settlement.event_id) {
                 metrics::lease_lost(&self.key);
                 tracing::warn!(consumer = %self.key, event_id = %settlement.event_id, "a claim was lost before it was settled; another may have handled the event, too");
