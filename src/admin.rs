@@ -3,12 +3,15 @@
 //! The rules live in the database, as SQL functions of the same names, so that psql, this module and the tool obey the same
 //! ones. Every action runs in one transaction of its own, under the lock of the rows that it changes, and leaves an audit row.
 
+mod audit;
 mod change;
+mod instances;
 mod ledger;
 mod letters;
 mod progress;
 mod prune;
 mod reset;
+mod row;
 
 use std::time::Duration;
 
@@ -16,19 +19,22 @@ use deadpool_postgres::ClientWrapper;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+pub use self::audit::{AuditRow, AuditRows};
 pub use self::change::{Change, Target};
+pub use self::instances::{Instance, InstanceConsumer, InstanceState};
 pub use self::ledger::{LedgerRow, LedgerRows, LedgerStatus};
 pub use self::letters::{DeadLetter, DeadLetterState, DeadLetters, SettledLetters};
 pub use self::progress::{Blocker, ConsumerStatus, LogProgress, Progress};
 pub use self::prune::{Prune, Pruned};
 pub use self::reset::Reset;
+pub use self::row::ConsumerRow;
 
 use crate::consumer::Start;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::ledger::LedgerKey;
 use crate::pg::Schema;
-use crate::pg::admin::{self as statements, Action, Entries, Note, Settling, Verb};
+use crate::pg::admin::{self as statements, Action, Done, Entries, Note, Settling, Verb};
 use crate::store::Inorder;
 
 /// What an operator sees and does; from [`Inorder::admin`].
@@ -118,6 +124,43 @@ impl Admin {
             })
             .await?;
         Ok(rows.iter().map(Progress::from_row).collect())
+    }
+
+    /// All that is known of the state rows of one consumer, with the events at which they failed; those farthest behind first, at most
+    /// 100. A consumer's name stands for all its instances here.
+    pub async fn consumer(&self, which: impl Into<Target>) -> Result<Vec<ConsumerRow>, Error> {
+        let which = which.into();
+        let rows = self
+            .ask(&format!("looking at {which}"), async |client, schema| {
+                statements::consumer_rows(client, schema, &which.consumer, &which.instance, which.partition)
+                    .await
+            })
+            .await?;
+        Ok(rows.into_iter().map(ConsumerRow::from_row).collect())
+    }
+
+    /// The processes that run dispatchers, or follow the log, and which state rows each of them runs; by host, at most 1,000.
+    pub async fn instances(&self) -> Result<Vec<Instance>, Error> {
+        let rows = self.ask("listing the processes", statements::list_instances).await?;
+        Ok(rows.iter().map(Instance::from_row).collect())
+    }
+
+    /// What operators did, newest first.
+    pub async fn audit(&self, which: &AuditRows) -> Result<Vec<AuditRow>, Error> {
+        let done = Done {
+            consumer: which.consumer.as_deref(),
+            instance: which.instance.as_deref(),
+            action: which.action.as_deref(),
+            by: which.by.as_deref(),
+            limit: which.limit,
+            before: which.before,
+        };
+        let rows = self
+            .ask("looking at the audit trail", async |client, schema| {
+                statements::audit_rows(client, schema, &done).await
+            })
+            .await?;
+        Ok(rows.iter().map(AuditRow::from_row).collect())
     }
 
     /// How the log as a whole stands: head, safe head, whether there is a hole.

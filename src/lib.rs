@@ -92,8 +92,9 @@ mod store;
 pub mod testing;
 
 pub use admin::{
-    Admin, Blocker, Change, ConsumerStatus, DeadLetter, DeadLetterState, DeadLetters, LedgerRow, LedgerRows,
-    LedgerStatus, LogProgress, Progress, Prune, Pruned, Reset, SettledLetters, Target,
+    Admin, AuditRow, AuditRows, Blocker, Change, ConsumerRow, ConsumerStatus, DeadLetter, DeadLetterState,
+    DeadLetters, Instance, InstanceConsumer, InstanceState, LedgerRow, LedgerRows, LedgerStatus, LogProgress,
+    Progress, Prune, Pruned, Reset, SettledLetters, Target,
 };
 pub use backoff::Backoff;
 pub use consumer::{

@@ -125,6 +125,61 @@ pub(crate) async fn progress(
     query(client, schema, sql!("admin/progress"), &[/* consumer */ &consumer]).await
 }
 
+/// The most state rows of a consumer that are shown with all that is known of them.
+const MOST_ROWS: i32 = 100;
+/// How many bytes the events at which they failed may take, as stored.
+const EVENTS_BUDGET: i64 = 8 * 1024 * 1024;
+/// The most processes.
+const MOST_INSTANCES: i32 = 1_000;
+
+pub(crate) async fn consumer_rows(
+    client: &ClientWrapper,
+    schema: &Schema,
+    consumer: &str,
+    instance: &str,
+    partition: Option<i32>,
+) -> Result<Vec<Row>> {
+    let instance = Some(instance).filter(|instance| !instance.is_empty());
+    let params: [Param<'_>; 5] = [
+        /* consumer */ &consumer,
+        /* instance */ &instance,
+        /* partition */ &partition,
+        /* max_rows */ &MOST_ROWS,
+        /* budget */ &EVENTS_BUDGET,
+    ];
+    query(client, schema, sql!("admin/consumer_rows"), &params).await
+}
+
+pub(crate) async fn list_instances(client: &ClientWrapper, schema: &Schema) -> Result<Vec<Row>> {
+    query(client, schema, sql!("admin/list_instances"), &[/* max_rows */ &MOST_INSTANCES]).await
+}
+
+/// Which actions of operators.
+pub(crate) struct Done<'a> {
+    pub(crate) consumer: Option<&'a str>,
+    pub(crate) instance: Option<&'a str>,
+    pub(crate) action: Option<&'a str>,
+    pub(crate) by: Option<&'a str>,
+    pub(crate) limit: i32,
+    pub(crate) before: Option<i64>,
+}
+
+pub(crate) async fn audit_rows(
+    client: &ClientWrapper,
+    schema: &Schema,
+    which: &Done<'_>,
+) -> Result<Vec<Row>> {
+    let params: [Param<'_>; 6] = [
+        /* consumer */ &which.consumer,
+        /* instance */ &which.instance,
+        /* action */ &which.action,
+        /* done_by */ &which.by,
+        /* max_rows */ &which.limit,
+        /* before_id */ &which.before,
+    ];
+    query(client, schema, sql!("admin/audit_rows"), &params).await
+}
+
 pub(crate) async fn log_progress(client: &ClientWrapper, schema: &Schema) -> Result<Row> {
     let statement = client.prepare_cached(&schema.sql(sql!("admin/log_progress"))).await?;
     client.query_one(&statement, &[]).await

@@ -8,6 +8,7 @@ mod prune;
 mod pruned;
 mod rows;
 mod running;
+mod trail;
 
 use std::future::Future;
 use std::time::Duration;
