@@ -11,6 +11,7 @@ mod letters;
 mod progress;
 mod prune;
 mod reset;
+mod roles;
 mod row;
 
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub use self::letters::{DeadLetter, DeadLetterState, DeadLetters, SettledLetters
 pub use self::progress::{Blocker, ConsumerStatus, LogProgress, Progress};
 pub use self::prune::{Prune, Pruned};
 pub use self::reset::Reset;
+pub use self::roles::Role;
 pub use self::row::ConsumerRow;
 
 use crate::consumer::Start;

@@ -26,6 +26,7 @@ mod suite {
     mod pending;
     mod read;
     mod registration;
+    mod rights;
     mod safe_head;
     mod support;
     mod testing;

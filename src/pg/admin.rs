@@ -189,6 +189,14 @@ pub(crate) async fn blockers(client: &ClientWrapper, schema: &Schema) -> Result<
     query(client, schema, sql!("admin/blockers"), &[]).await
 }
 
+pub(crate) async fn roles(client: &ClientWrapper, schema: &Schema) -> Result<Vec<Row>> {
+    query(client, schema, sql!("admin/roles"), &[]).await
+}
+
+pub(crate) async fn create_roles(client: &ClientWrapper, schema: &Schema) -> Result<Vec<Row>> {
+    query(client, schema, sql!("admin/create_roles"), &[]).await
+}
+
 /// What may go in a step of prune.
 pub(crate) struct Step<'a> {
     pub(crate) before: OffsetDateTime,

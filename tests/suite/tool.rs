@@ -49,7 +49,7 @@ impl Ran {
 }
 
 /// The tool on a database, its arguments separated by blanks.
-fn inorder(url: &str, arguments: &str) -> Command {
+pub(super) fn inorder(url: &str, arguments: &str) -> Command {
     inorder_with(url, &arguments.split_whitespace().collect::<Vec<_>>())
 }
 

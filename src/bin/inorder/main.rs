@@ -20,6 +20,7 @@ mod migrate;
 mod options;
 mod prune;
 mod question;
+mod roles;
 mod screen;
 mod status;
 mod table;
@@ -61,6 +62,7 @@ enum Verb {
     Prune(prune::Args),
     DeadLetters(dead_letters::Args),
     Ledger(ledger::Args),
+    Roles(roles::Args),
     Verify(verify::Args),
     #[command(hide = true)]
     VerifyWorker(verify::worker::Args),
@@ -117,6 +119,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Prune(args) => prune::run(&args, options, &screen, &interrupt).await,
         Verb::DeadLetters(args) => interrupt.acts(dead_letters::run(&args, options, &screen)).await,
         Verb::Ledger(args) => interrupt.acts(ledger::run(&args, options, &screen)).await,
+        Verb::Roles(args) => interrupt.acts(roles::run(&args, options, &screen)).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
         Verb::VerifyWorker(args) => verify::worker::run(args, options, &interrupt).await,
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,
