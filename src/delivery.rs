@@ -44,6 +44,7 @@ mod handling;
 mod intake;
 mod judgement;
 mod keeper;
+mod outside;
 pub(crate) mod queue;
 mod session;
 pub(crate) mod supply;
@@ -55,7 +56,7 @@ use intake::Stand;
 use judgement::{Judgement, judge};
 use queue::Queue;
 use session::{Committed, Left, PassSession};
-use supply::{Behind, Lane, MOST_ROWS, Page, ReadAhead, Readers};
+use supply::{Behind, Lane, MOST_ROWS, Page, ReadAhead};
 
 /// How often a pass finds that another process has moved the row on while its events were being read.
 const TRIES: usize = 3;
@@ -91,6 +92,11 @@ pub(crate) struct Pass {
 impl Pass {
     fn new(outcome: Outcome, position: i64) -> Self {
         Self { report: ConsumerReport::new(outcome), position, due_in: None }
+    }
+
+    /// The row is not for us to run now.
+    fn refused(outcome: Outcome, state: &State) -> Self {
+        Self { due_in: state.due_in, ..Self::new(outcome, state.position) }
     }
 }
 
@@ -133,13 +139,7 @@ impl Runner {
     }
 
     async fn run(&mut self, cx: &Context, mut lookout: Lookout) -> Result<Pass, Error> {
-        let readers = Readers {
-            log: &cx.log,
-            pool: &cx.readers,
-            window: &cx.window,
-            process: cx.process,
-            bytes: cx.page_bytes,
-        };
+        let readers = cx.readers();
         let (consumer, key) = (Arc::clone(&self.consumer), self.key.clone());
         let lane = Lane { consumer: &consumer, key: &key };
         let mut missing = match &lookout {
@@ -205,16 +205,12 @@ impl Runner {
         };
         tracing::Span::current().record("head", head.id);
         if state.epoch != Some(head.epoch) {
-            // Perhaps a connection to a server that was replaced: it must not come back from the pool.
             drop(session);
-            return Err(Error::new(
-                ErrorKind::Connection,
-                format!("consumer {}: the safe head belongs to another epoch; it is read anew", self.key),
-            ));
+            return Err(another_epoch(&self.key));
         }
         if let Some(outcome) = not_ours(&state, self.consumer.revision_number(), head.id) {
             session.leave().await?;
-            return Ok(Err(Pass { due_in: state.due_in, ..Pass::new(outcome, state.position) }));
+            return Ok(Err(Pass::refused(outcome, &state)));
         }
         Ok(Ok((session, state, head)))
     }
@@ -354,6 +350,14 @@ impl Runner {
 /// Whose effects a row's are, in the ledger.
 pub(crate) fn handler_name(key: &Key) -> Arc<str> {
     Key { partition: 0, ..key.clone() }.to_string().into()
+}
+
+/// Perhaps a connection to a server that was replaced: it must not come back from its pool.
+fn another_epoch(key: &Key) -> Error {
+    Error::new(
+        ErrorKind::Connection,
+        format!("consumer {key}: the safe head belongs to another epoch; it is read anew"),
+    )
 }
 
 /// What is delivered first. The event that failed last stands alone, and what comes before it is committed before it is tried

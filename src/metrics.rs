@@ -8,7 +8,8 @@ use std::time::Duration;
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
 use crate::outcome::{ConsumerReport, Outcome};
-use crate::pg::consumers::{Key, Standing};
+use crate::pg::consumers::Key;
+use crate::pg::consumers::poll::Standing;
 use crate::pg::ledger::Entry;
 
 const LAG_EVENTS: &str = "inorder_consumer_lag_events";

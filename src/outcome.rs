@@ -201,6 +201,14 @@ impl ConsumerReport {
     pub(crate) fn new(outcome: Outcome) -> Self {
         Self { processed: 0, failed: 0, skipped: 0, outcome }
     }
+
+    /// Takes in what was done since.
+    pub(crate) fn add(&mut self, since: &Self) {
+        self.processed += since.processed;
+        self.failed += since.failed;
+        self.skipped += since.skipped;
+        self.outcome = since.outcome.clone();
+    }
 }
 
 /// What `run_once` did, by row: `name`, `name@instance`, and from its partition 1 on `name/partition`.

@@ -1,7 +1,7 @@
 //! The only Rust that knows SQL: one file per table, no rules, no loops.
 //!
 //! A statement lives in `sql/query/<table>/<verb>.sql` and writes the schema as the literal `inorder.`; [`Schema`] puts
-//! the configured one in. `src/pg/<table>.rs` binds it, checks its row count, and decides nothing.
+//! the configured one in. `src/pg/<table>.rs`, or a file in a folder of that name, binds it, checks its row count, and decides nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -356,8 +356,37 @@ async fn through(mut stream: impl AsyncRead + AsyncWrite + Unpin, token: CancelT
 }
 
 /// Takes a connection from a pool.
-pub(crate) async fn checkout(pool: &Pool, what: &str) -> Result<Object, Error> {
+pub(crate) async fn checkout(pool: &Pool, what: impl fmt::Display) -> Result<Object, Error> {
     pool.get().await.map_err(|e| e.into_error(&what))
+}
+
+/// Asks something over a connection of a pool, and waits no longer than `limit` for the answer. A connection that an error came
+/// over is closed: it may still be busy with what was asked.
+pub(crate) async fn ask<T>(
+    pool: &Pool,
+    limit: Duration,
+    what: impl fmt::Display,
+    question: impl AsyncFnOnce(&Object) -> Result<T, tokio_postgres::Error>,
+) -> Result<T, Error> {
+    let (answer, _) = ask_and_keep(pool, limit, what, question).await?;
+    Ok(answer)
+}
+
+/// The same, for who decides by the answer whether the connection may go back to its pool.
+pub(crate) async fn ask_and_keep<T>(
+    pool: &Pool,
+    limit: Duration,
+    what: impl fmt::Display,
+    question: impl AsyncFnOnce(&Object) -> Result<T, tokio_postgres::Error>,
+) -> Result<(T, Object), Error> {
+    let client = checkout(pool, &what).await?;
+    match deadline(limit, &what, question(&client)).await {
+        Ok(answer) => Ok((answer, client)),
+        Err(error) => {
+            throw_away(client);
+            Err(error)
+        }
+    }
 }
 
 #[cfg(test)]

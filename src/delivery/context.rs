@@ -2,12 +2,13 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use uuid::Uuid;
 
-use super::supply::Window;
+use super::supply::{Readers, Window};
 use crate::consumer::BoxFuture;
 use crate::safe_head::Mutant;
 use crate::store::Inorder;
@@ -39,6 +40,24 @@ impl Context {
     /// For a lane that keeps its row for an event to come; `None` when enough others do.
     pub(crate) fn linger(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.lingering).try_acquire_owned().ok()
+    }
+
+    pub(super) fn readers(&self) -> Readers<'_> {
+        Readers {
+            log: &self.log,
+            pool: &self.readers,
+            window: &self.window,
+            process: self.process,
+            bytes: self.page_bytes,
+        }
+    }
+
+    /// How often a lease is renewed, so that two renewals may fail before it runs out.
+    pub(super) fn renewed_every(&self, lease: Duration) -> Duration {
+        match self.mutant {
+            Some(Mutant::LateRenewal) => lease.mul_f64(1.5),
+            _ => lease / 3,
+        }
     }
 }
 
@@ -86,6 +105,14 @@ pub(crate) enum Lookout {
 }
 
 impl Lookout {
+    /// Waits for the head, where it is about to move.
+    pub(super) async fn head(self) -> Head {
+        match self {
+            Self::Known(head) => head,
+            Self::Moving(_, moved) => moved.await,
+        }
+    }
+
     /// A row whose position is below this id has something to do.
     pub(super) fn asks_for(&self) -> i64 {
         match self {

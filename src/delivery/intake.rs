@@ -12,14 +12,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::supply::{Behind, Lane, Page, Readers};
-use super::{Context, Head, Lookout, Pass, Runner, TRIES, not_ours};
-use crate::delivery::queue::Queue;
-use crate::error::{Error, ErrorKind};
+use uuid::Uuid;
+
+use super::queue::Queue;
+use super::supply::{Behind, Lane, Page};
+use super::{Context, Head, Lookout, Pass, Runner, TRIES, another_epoch, not_ours};
+use crate::error::Error;
 use crate::outcome::Outcome;
 use crate::pg::consumers::{self, State};
 use crate::pg::ledger::{self, Intake};
-use crate::pg::{On, checkout, deadline, throw_away};
+use crate::pg::{On, ask, ask_and_keep, throw_away};
 
 /// Where a row stood when it was last moved from here, and in which epoch that was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +37,7 @@ impl Runner {
         queue: &Queue,
         lookout: Lookout,
     ) -> Result<Pass, Error> {
-        let head = match lookout {
-            Lookout::Known(head) => head,
-            Lookout::Moving(_, moved) => moved.await,
-        };
+        let head = lookout.head().await;
         self.began = Instant::now();
         tracing::Span::current().record("head", head.id);
         let known = self.stood.take().filter(|stood| stood.head.epoch == head.epoch);
@@ -71,29 +70,23 @@ impl Runner {
 
     /// How the row stands, where it is for us to run. The inner error is a pass that ends here.
     async fn look(&self, cx: &Context, head: Head) -> Result<Result<State, Pass>, Error> {
-        let client = checkout(&cx.passes, "taking a connection for a pass").await?;
-        let looking = consumers::stand(&client, cx.log.schema(), &self.key, cx.process, false);
-        let state = match deadline(cx.log.limit(), On("looking at consumer", &self.key), looking).await {
-            Ok(state) => state,
-            Err(error) => {
-                throw_away(client);
-                return Err(error);
-            }
-        };
+        let (schema, key) = (cx.log.schema(), &self.key);
+        let what = On("looking at consumer", key);
+        let looking = ask_and_keep(&cx.passes, cx.log.limit(), what, async |client| {
+            consumers::stand(client, schema, key, cx.process, false).await
+        });
+        let (state, client) = looking.await?;
         let Some(mut state) = state else { return Ok(Err(Pass::new(Outcome::Unregistered, 0))) };
         if state.epoch != Some(head.epoch) {
             throw_away(client);
-            return Err(Error::new(
-                ErrorKind::Connection,
-                format!("consumer {}: the safe head belongs to another epoch; it is read anew", self.key),
-            ));
+            return Err(another_epoch(key));
         }
         // The queue itself sees to dead letters.
         state.retry = None;
         Ok(match not_ours(&state, self.consumer.revision_number(), head.id) {
             // Nobody holds a row of this kind for longer than a statement.
             Some(Outcome::Busy) | None => Ok(state),
-            Some(outcome) => Err(Pass { due_in: state.due_in, ..Pass::new(outcome, state.position) }),
+            Some(outcome) => Err(Pass::refused(outcome, &state)),
         })
     }
 
@@ -104,23 +97,11 @@ impl Runner {
         position: i64,
         head: Head,
     ) -> Result<Page, Error> {
-        let readers = Readers {
-            log: &cx.log,
-            pool: &cx.readers,
-            window: &cx.window,
-            process: cx.process,
-            bytes: cx.page_bytes,
-        };
         let (consumer, key) = (Arc::clone(&self.consumer), self.key.clone());
         let lane = Lane { consumer: &consumer, key: &key };
         let behind = Behind { epoch: head.epoch, position, head: head.id };
         let limit = self.pass_size(head.id - position).min(queue.room().max(1));
-        if let Some(page) = self.ahead.at_hand(&readers, &lane, behind, limit) {
-            return Ok(page);
-        }
-        self.ahead.read(&readers, &lane, behind).await?;
-        let nothing = Page { from: position, to: position, events: Vec::new() };
-        Ok(self.ahead.at_hand(&readers, &lane, behind, limit).unwrap_or(nothing))
+        self.ahead.next(&cx.readers(), &lane, behind, limit).await
     }
 
     /// Those that are ours to run, with their tokens; `None` when the row was not where the page begins, or not ours.
@@ -130,7 +111,7 @@ impl Runner {
         queue: &Queue,
         page: &Page,
         head: Head,
-    ) -> Result<Option<Vec<(uuid::Uuid, i64)>>, Error> {
+    ) -> Result<Option<Vec<(Uuid, i64)>>, Error> {
         let arrivals = queue.arrivals(&page.events);
         let intake = Intake {
             key: &self.key,
@@ -142,12 +123,10 @@ impl Runner {
             lease: queue.lease(),
             owner: cx.process,
         };
-        let client = checkout(&cx.passes, "taking a connection for a pass").await?;
-        let taking = ledger::enqueue(&client, cx.log.schema(), &intake, &arrivals);
-        let taken = deadline(cx.log.limit(), On("taking events into the queue of", &self.key), taking).await;
-        if taken.is_err() {
-            throw_away(client);
-        }
-        taken
+        let (schema, what) = (cx.log.schema(), On("taking events into the queue of", &self.key));
+        ask(&cx.passes, cx.log.limit(), what, async |client| {
+            ledger::enqueue(client, schema, &intake, &arrivals).await
+        })
+        .await
     }
 }

@@ -9,12 +9,10 @@ use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use super::Context;
-use crate::pg::consumers::{self, Key, LeasedWork};
-use crate::pg::{checkout, deadline, throw_away};
+use crate::pg::ask;
+use crate::pg::consumers::Key;
+use crate::pg::consumers::leased::{self, LeasedWork};
 use crate::safe_head::Mutant;
-
-/// A lease is renewed so many times before it would run out.
-const RENEWALS: u32 = 3;
 
 /// A row that is ours for now.
 pub(super) struct Keeper {
@@ -134,21 +132,12 @@ impl Keeper {
     /// Lets others have the row, and what was not run to its end. Where that fails, the lease runs out.
     pub(super) async fn give_back(self) {
         let claims = self.let_go();
-        let giving = async {
-            let client = checkout(&self.cx.leases, "giving back a lease").await?;
-            let work = LeasedWork {
-                key: &self.key,
-                lease_token: self.token,
-                handler: &self.handler,
-                claims: &claims,
-            };
-            let given = consumers::give_lease_back(&client, self.cx.log.schema(), work);
-            let given = deadline(self.cx.log.limit(), "giving back a lease", given).await;
-            if given.is_err() {
-                throw_away(client);
-            }
-            given
-        };
+        let work =
+            LeasedWork { key: &self.key, lease_token: self.token, handler: &self.handler, claims: &claims };
+        let (pool, limit, schema) = (&self.cx.leases, self.cx.log.limit(), self.cx.log.schema());
+        let giving = ask(pool, limit, "giving back a lease", async |client| {
+            leased::give_back(client, schema, work).await
+        });
         if let Err(error) = giving.await {
             tracing::warn!(consumer = %self.key, error = error.report(), "a lease could not be given back; it runs out by itself");
         }
@@ -173,10 +162,7 @@ struct Renewal {
 
 impl Renewal {
     async fn run(self) {
-        let pause = match self.cx.mutant {
-            Some(Mutant::LateRenewal) => self.lease.mul_f64(1.5),
-            _ => self.lease / RENEWALS,
-        };
+        let pause = self.cx.renewed_every(self.lease);
         loop {
             tokio::time::sleep(pause).await;
             let (claims, turn) = {
@@ -184,21 +170,16 @@ impl Renewal {
                 (claims.held.clone(), claims.turn)
             };
             let sent = Instant::now();
-            let renewing = async {
-                let client = checkout(&self.cx.leases, "renewing a lease").await?;
-                let work = LeasedWork {
-                    key: &self.key,
-                    lease_token: self.token,
-                    handler: &self.handler,
-                    claims: &claims,
-                };
-                let renewed = consumers::renew(&client, self.cx.log.schema(), work, self.lease);
-                let renewed = deadline(self.lease, "renewing a lease", renewed).await;
-                if renewed.is_err() {
-                    throw_away(client);
-                }
-                renewed
+            let work = LeasedWork {
+                key: &self.key,
+                lease_token: self.token,
+                handler: &self.handler,
+                claims: &claims,
             };
+            let (pool, schema, lease) = (&self.cx.leases, self.cx.log.schema(), self.lease);
+            let renewing = ask(pool, lease, "renewing a lease", async |client| {
+                leased::renew(client, schema, work, lease).await
+            });
             match renewing.await {
                 Ok((row_held, claims_held)) => {
                     let same = self.claims.lock().unwrap_or_else(PoisonError::into_inner).turn == turn;

@@ -17,35 +17,31 @@
 //!
 //! Not its job: which events come in, and when to sweep.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::panic::AssertUnwindSafe;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
-use tracing::Instrument;
 use uuid::Uuid;
 
-use super::handling::{cancelling, panic_message};
-use super::{Context, Phase, handler_name};
-use crate::backoff::Backoff;
-use crate::consumer::{Consumer, Effect, Work, saturated};
+use super::{Context, handler_name};
+use crate::consumer::Consumer;
 use crate::error::Error;
 use crate::event::Event;
 use crate::metrics;
-use crate::outcome::{Failure, Verdict, shortened};
 use crate::pg::consumers::Key;
-use crate::pg::ledger::{self, Arrival, Due, Settlement, Sweep};
-use crate::pg::{On, checkout, deadline, throw_away};
-use crate::safe_head::Mutant;
+use crate::pg::ledger::{self, Arrival, Due, Sweep};
+use crate::pg::{On, ask};
 
-/// Results that one statement settles at most.
-const MOST_RESULTS: usize = 1_000;
-/// A lease is renewed so many times before it would run out.
-const RENEWALS: u32 = 3;
+mod ended;
+mod handlers;
+mod leases;
+mod settling;
+
+use ended::Ended;
+use leases::Hold;
 
 /// The queue of one consumer in this process.
 pub(crate) struct Queue {
@@ -77,15 +73,6 @@ pub(crate) struct Counts {
     skipped: AtomicU64,
 }
 
-impl State {
-    /// This claim is held no more; one that was made on the same event since is.
-    fn let_go(&mut self, event_id: Uuid, token: i64) {
-        if self.held.get(&event_id).is_some_and(|hold| hold.token == token) {
-            self.held.remove(&event_id);
-        }
-    }
-}
-
 impl Counts {
     pub(crate) fn now(&self) -> [u64; 3] {
         [&self.processed, &self.failed, &self.skipped].map(|count| count.load(Ordering::Relaxed))
@@ -103,29 +90,16 @@ struct State {
     waiting: VecDeque<Vec<Due>>,
     /// Everything that is claimed and not settled: its token, and until when the claim is valid by our own clock.
     held: HashMap<Uuid, Hold>,
-    results: Vec<Result>,
+    ended: Vec<Ended>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Hold {
-    token: i64,
-    valid_until: Instant,
-}
-
-/// What an event came to.
-#[derive(Debug)]
-struct Result {
-    settlement: Settlement,
-    reason: Option<&'static str>,
-}
-
-/// What running a handler came to.
-enum Called {
-    Done,
-    Failed(Failure),
-    Cancelled,
-    /// Another may be running it.
-    Lost,
+impl State {
+    /// This claim is held no more; one that was made on the same event since is.
+    fn let_go(&mut self, event_id: Uuid, token: i64) {
+        if self.held.get(&event_id).is_some_and(|hold| hold.token == token) {
+            self.held.remove(&event_id);
+        }
+    }
 }
 
 impl Queue {
@@ -239,14 +213,12 @@ impl Queue {
     }
 
     /// Claims what is due, as far as there is room. How many there were.
-    pub(crate) async fn sweep(&self) -> std::result::Result<usize, Error> {
+    pub(crate) async fn sweep(&self) -> Result<usize, Error> {
         let limit = self.room().min(self.consumer.options.batch_size);
         if limit == 0 {
             return Ok(0);
         }
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let client = checkout(&self.cx.leases, "sweeping a queue").await?;
-        let asked_at = Instant::now();
         let asked = Sweep {
             handler: &self.handler,
             key: &self.key,
@@ -256,19 +228,16 @@ impl Queue {
             in_order: self.consumer.options.in_stream_order,
             revision: self.consumer.revision_number(),
         };
-        let sweeping = ledger::sweep(&client, self.cx.log.schema(), asked);
-        match deadline(self.cx.log.limit(), On("sweeping the queue of", &self.key), sweeping).await {
-            Ok(due) => {
-                let count = due.len();
-                metrics::swept(&self.key, count);
-                self.take(due, asked_at);
-                Ok(count)
-            }
-            Err(error) => {
-                throw_away(client);
-                Err(error)
-            }
-        }
+        let (schema, what) = (self.cx.log.schema(), On("sweeping the queue of", &self.key));
+        let (due, asked_at) = ask(&self.cx.leases, self.cx.log.limit(), what, async |client| {
+            let asked_at = Instant::now();
+            Ok((ledger::sweep(client, schema, asked).await?, asked_at))
+        })
+        .await?;
+        let count = due.len();
+        metrics::swept(&self.key, count);
+        self.take(due, asked_at);
+        Ok(count)
     }
 
     /// Something will be due at that time.
@@ -317,366 +286,15 @@ impl Queue {
     pub(crate) async fn work(self: Arc<Self>) {
         let mut renewing = JoinSet::new();
         renewing.spawn(Arc::clone(&self).renew());
-        let running = async {
-            let mut running = JoinSet::new();
-            let mut phase = self.cx.phase.clone();
-            loop {
-                // Those that have ended are let go of.
-                while running.try_join_next().is_some() {}
-                let permit = tokio::select! {
-                    biased;
-                    _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
-                    permit = Arc::clone(&self.handlers).acquire_owned() => permit,
-                };
-                let Ok(permit) = permit else { break };
-                let next = tokio::select! {
-                    biased;
-                    _ = phase.wait_for(|phase| *phase >= Phase::Draining) => break,
-                    next = self.next() => next,
-                };
-                let queue = Arc::clone(&self);
-                running.spawn(async move {
-                    let mut next = Some(next);
-                    while let Some(events) = next {
-                        queue.run(events).await;
-                        // Handlers that never wait would leave the others no turn.
-                        tokio::task::yield_now().await;
-                        next = queue.another();
-                    }
-                    drop(permit);
-                });
-            }
-            let waiting: Vec<Due> = self.state().waiting.drain(..).flatten().collect();
-            waiting.iter().for_each(|due| self.finish(released(due, Duration::ZERO)));
-            while running.join_next().await.is_some() {}
-        };
         let (ended, watch_end) = watch::channel(false);
         tokio::join!(
             async {
-                running.await;
+                self.run_handlers().await;
                 ended.send_replace(true);
             },
             // While one waits for the disk, the other writes.
-            self.settle_results(watch_end.clone()),
-            self.settle_results(watch_end)
+            self.settle_what_ended(watch_end.clone()),
+            self.settle_what_ended(watch_end)
         );
     }
-
-    /// What else is waiting, for whoever has come to an end.
-    fn another(&self) -> Option<Vec<Due>> {
-        match *self.cx.phase.borrow() {
-            Phase::Running => self.state().waiting.pop_front(),
-            _ => None,
-        }
-    }
-
-    async fn next(&self) -> Vec<Due> {
-        loop {
-            if let Some(next) = self.state().waiting.pop_front() {
-                return next;
-            }
-            self.arrived.notified().await;
-        }
-    }
-
-    /// Events of one stream, one after the other; where one is to be tried again, those behind it wait for that.
-    async fn run(&self, events: Vec<Due>) {
-        let mut held_up = None;
-        for due in &events {
-            if let Some(pause) = held_up {
-                self.finish(released(due, pause));
-                continue;
-            }
-            let result = match self.call(due).await {
-                Called::Done => done(due),
-                Called::Cancelled => released(due, Duration::ZERO),
-                Called::Lost => {
-                    metrics::lease_lost(&self.key);
-                    tracing::warn!(consumer = %self.key, event_id = %due.event.event_id(), "a claim was lost; the event is another's now");
-                    // If it is still ours after all, it is at once another's to take.
-                    released(due, Duration::ZERO)
-                }
-                Called::Failed(failure) => self.judge(due, &failure),
-            };
-            held_up = (result.settlement.status == "pending").then_some(result.settlement.due_in);
-            self.finish(result);
-        }
-    }
-
-    async fn call(&self, due: &Due) -> Called {
-        let Work::Outside(handler) = &self.consumer.work else {
-            unreachable!("what runs inside a transaction is called with one")
-        };
-        let options = &self.consumer.options;
-        let (event, limit) = (&due.event, options.handler_timeout);
-        if due.faults > saturated(options.max_faults).saturating_add(saturated(options.max_attempts)) {
-            return Called::Failed(Failure::reject(format!(
-                "its lease ran out {} times: whoever handles it is heard of no more",
-                due.faults
-            )));
-        }
-        if self.valid_until(due).is_none_or(|until| Instant::now() >= until) {
-            return Called::Lost;
-        }
-        let attempt = u32::try_from(due.attempts + due.faults + 1).unwrap_or(1);
-        let effect = Effect::new(&self.handler, event.event_id(), due.token, attempt);
-        let span = tracing::debug_span!(
-            "handle",
-            consumer = %self.key,
-            event = event.id(),
-            event_id = %event.event_id(),
-            event_type = event.event_type(),
-            correlation_id = event.correlation_id().map(tracing::field::display),
-            causation_id = event.causation_id().map(tracing::field::display),
-            attempt,
-            fencing_number = due.token,
-        );
-        // Called inside, so that a panic before the first await is caught, too.
-        let handling =
-            async { handler.handle(std::slice::from_ref(event), std::slice::from_ref(&effect)).await };
-        tokio::select! {
-            biased;
-            handled = AssertUnwindSafe(handling.instrument(span)).catch_unwind() => match handled {
-                Ok(Ok(())) => Called::Done,
-                Ok(Err(failure)) => Called::Failed(failure),
-                Err(panic) => {
-                    Called::Failed(Failure::retry(format!("the handler panicked: {}", panic_message(&*panic))))
-                }
-            },
-            () = tokio::time::sleep(limit) => Called::Failed(Failure::timed_out(limit)),
-            () = cancelling(self.cx.phase.clone()) => Called::Cancelled,
-            () = self.lost(due) => Called::Lost,
-        }
-    }
-
-    /// `None` when this claim is not ours any more, also where the same event was claimed here anew since.
-    fn valid_until(&self, due: &Due) -> Option<Instant> {
-        let forever = self.cx.mutant == Some(Mutant::LateRenewal);
-        let hold = self.state().held.get(&due.event.event_id()).copied();
-        let hold = hold.filter(|hold| hold.token == due.token)?;
-        Some(if forever {
-            Instant::now() + hold.valid_until.elapsed() + self.lease()
-        } else {
-            hold.valid_until
-        })
-    }
-
-    /// Ends when another may have claimed the event.
-    async fn lost(&self, due: &Due) {
-        while let Some(until) = self.valid_until(due) {
-            if Instant::now() >= until {
-                return;
-            }
-            tokio::time::sleep_until(until.into()).await;
-        }
-    }
-
-    fn judge(&self, due: &Due, failure: &Failure) -> Result {
-        let options = &self.consumer.options;
-        let verdict = match failure.verdict() {
-            Verdict::Fault if due.faults >= saturated(options.max_faults) => Verdict::Retry,
-            verdict => verdict,
-        };
-        let pause = |n: i32| options.backoff.pause(u32::try_from(n).unwrap_or(1));
-        let error = shortened(&failure.message());
-        let mut result = released(due, Duration::ZERO);
-        let s = &mut result.settlement;
-        let exhausted = due.attempts + 1 >= saturated(options.max_attempts);
-        (s.status, s.attempts, s.faults, s.due_in, result.reason) = match verdict {
-            Verdict::Skip => ("dead", 1, 0, Duration::ZERO, Some("skip_policy")),
-            Verdict::Reject => ("dead", 1, 0, Duration::ZERO, Some("rejected")),
-            Verdict::Retry if options.skip_errors => ("dead", 1, 0, Duration::ZERO, Some("skip_policy")),
-            Verdict::Retry if exhausted => ("dead", 1, 0, Duration::ZERO, Some("exhausted")),
-            Verdict::Retry => ("pending", 1, 0, pause(due.attempts + 1), None),
-            Verdict::Fault => ("pending", 0, 1, pause(due.faults + 1), None),
-            Verdict::Defer(until) => ("pending", 0, 0, until.unwrap_or_else(|| pause(1)), None),
-        };
-        let (consumer, id, event_id) = (&self.key, due.event.id(), due.event.event_id());
-        match result.reason {
-            Some(reason) => {
-                tracing::warn!(%consumer, event = id, %event_id, reason, error, "event given up; a dead letter is kept");
-            }
-            None => {
-                tracing::warn!(%consumer, event = id, %event_id, due_in = ?s.due_in, error, "event failed");
-            }
-        }
-        s.error = Some(error);
-        result
-    }
-
-    fn finish(&self, result: Result) {
-        self.state().results.push(result);
-        self.ended.notify_one();
-    }
-
-    /// Settles what has come to an end, together, until everything has.
-    async fn settle_results(&self, mut ended: watch::Receiver<bool>) {
-        let backoff = Backoff::exponential(Duration::from_millis(50)).up_to(Duration::from_secs(2));
-        let mut failures = 0;
-        loop {
-            let results: Vec<Result> = {
-                let mut state = self.state();
-                let count = state.results.len().min(MOST_RESULTS);
-                state.results.drain(..count).collect()
-            };
-            if results.is_empty() {
-                if *ended.borrow_and_update() {
-                    return;
-                }
-                tokio::select! {
-                    () = self.ended.notified() => {}
-                    // The sender lives until it has told.
-                    _ = ended.changed() => {}
-                }
-                continue;
-            }
-            match self.settle(&results).await {
-                Ok(settled) => {
-                    failures = 0;
-                    self.count(&results, &settled);
-                }
-                Err(error) => {
-                    failures += 1;
-                    let pause = backoff.pause(failures);
-                    tracing::warn!(consumer = %self.key, error = error.report(), ?pause, "results could not be written; they are tried again");
-                    self.keep_for_later(results);
-                    tokio::time::sleep(pause).await;
-                }
-            }
-        }
-    }
-
-    /// What is no longer ours, by our own clock, is not worth another try.
-    fn keep_for_later(&self, results: Vec<Result>) {
-        let now = Instant::now();
-        let mut state = self.state();
-        for result in results {
-            let Settlement { event_id, token, .. } = result.settlement;
-            let hold = state.held.get(&event_id).filter(|hold| hold.token == token);
-            if hold.is_some_and(|hold| now < hold.valid_until) {
-                state.results.push(result);
-            } else {
-                metrics::lease_lost(&self.key);
-                state.let_go(event_id, token);
-            }
-        }
-        drop(state);
-        self.settled.send_modify(|n| *n += 1);
-    }
-
-    async fn settle(&self, results: &[Result]) -> std::result::Result<Vec<Uuid>, Error> {
-        let claims = results.iter().map(|result| (&result.settlement, result.reason));
-        let client = checkout(&self.cx.leases, "settling queued events").await?;
-        let schema = self.cx.log.schema();
-        let all_done = results.iter().all(|result| result.settlement.status == "done");
-        let settling = async {
-            if !all_done {
-                return ledger::settle_queued(&client, schema, &self.handler, &self.key, claims).await;
-            }
-            let claims: Vec<(Uuid, i64)> = claims.map(|(claim, _)| (claim.event_id, claim.token)).collect();
-            ledger::settle_done(&client, schema, &self.handler, &self.key, &claims).await
-        };
-        let settled = deadline(self.cx.log.limit(), On("settling events of", &self.key), settling).await;
-        if settled.is_err() {
-            throw_away(client);
-        }
-        settled
-    }
-
-    fn count(&self, results: &[Result], settled: &[Uuid]) {
-        let settled: HashSet<&Uuid> = settled.iter().collect();
-        let (mut processed, mut failed, mut skipped, mut due_in) = (0, 0, 0, None);
-        let mut state = self.state();
-        for Result { settlement, reason } in results {
-            state.let_go(settlement.event_id, settlement.token);
-            if !settled.contains(&settlement.event_id) {
-                metrics::lease_lost(&self.key);
-                tracing::warn!(consumer = %self.key, event_id = %settlement.event_id, "a claim was lost before it was settled; another may have handled the event, too");
-                continue;
-            }
-            if settlement.status == "pending" {
-                due_in = Some(due_in.map_or(settlement.due_in, |due: Duration| due.min(settlement.due_in)));
-            }
-            match (settlement.status, reason) {
-                ("done", _) => processed += 1,
-                (_, Some(_)) => skipped += 1,
-                _ if settlement.attempts + settlement.faults > 0 => failed += 1,
-                _ => {}
-            }
-        }
-        drop(state);
-        self.counts.processed.fetch_add(processed, Ordering::Relaxed);
-        self.counts.failed.fetch_add(failed, Ordering::Relaxed);
-        self.counts.skipped.fetch_add(skipped, Ordering::Relaxed);
-        metrics::settled(&self.key, processed, failed, skipped);
-        if self.consumer.options.in_stream_order && processed + skipped > 0 {
-            // What was behind it in its stream is due now.
-            due_in = Some(Duration::ZERO);
-        }
-        if let Some(at) = due_in.map(|due| Instant::now() + due) {
-            self.sweep_at(at);
-        }
-        self.settled.send_modify(|n| *n += 1);
-    }
-
-    /// Renews everything that is held, until it is aborted.
-    async fn renew(self: Arc<Self>) {
-        let lease = self.lease();
-        let pause = match self.cx.mutant {
-            Some(Mutant::LateRenewal) => lease.mul_f64(1.5),
-            _ => lease / RENEWALS,
-        };
-        loop {
-            tokio::time::sleep(pause).await;
-            let held: Vec<(Uuid, i64)> =
-                self.state().held.iter().map(|(id, hold)| (*id, hold.token)).collect();
-            if held.is_empty() {
-                continue;
-            }
-            let sent = Instant::now();
-            let renewing = async {
-                let client = checkout(&self.cx.leases, "renewing leases").await?;
-                let extending = ledger::extend(&client, self.cx.log.schema(), &self.handler, &held, lease);
-                let extended = deadline(lease, "renewing leases", extending).await;
-                if extended.is_err() {
-                    throw_away(client);
-                }
-                extended
-            };
-            match renewing.await {
-                // What is not named is lost, or was settled meanwhile: it is not valid any longer than it was.
-                Ok(extended) => {
-                    let mut state = self.state();
-                    for (id, token, _) in extended {
-                        if let Some(hold) = state.held.get_mut(&id).filter(|hold| hold.token == token) {
-                            hold.valid_until = sent + lease;
-                        }
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(consumer = %self.key, error = error.report(), "leases could not be renewed");
-                }
-            }
-        }
-    }
-}
-
-fn done(due: &Due) -> Result {
-    let mut result = released(due, Duration::ZERO);
-    result.settlement.status = "done";
-    result
-}
-
-/// To be run again after a pause; it costs no attempt.
-fn released(due: &Due, pause: Duration) -> Result {
-    let settlement = Settlement {
-        event_id: due.event.event_id(),
-        token: due.token,
-        status: "pending",
-        attempts: 0,
-        faults: 0,
-        due_in: pause,
-        error: None,
-    };
-    Result { settlement, reason: None }
 }

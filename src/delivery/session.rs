@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::outcome::Failure;
 use crate::pg::consumers::{Key, Locked, Settled, Settlement, State};
 use crate::pg::dead_letters::DeadLetter;
-use crate::pg::{self, On, checkout, consumers, deadline, is_connection_lost, throw_away};
+use crate::pg::{self, On, ask, checkout, consumers, deadline, is_connection_lost, throw_away};
 use crate::safe_head::Mutant;
 
 /// How long after a time-out the server may take to be ready again.
@@ -332,16 +332,10 @@ impl<'a> PassSession<'a> {
     pub(crate) async fn abandon(mut self) {
         let Some(object) = self.object.take() else { return };
         throw_away(object);
-        let freeing = async {
-            let client = checkout(&self.cx.passes, "ending a lost session").await?;
-            let (schema, backend) = (self.cx.log.schema(), Some(self.backend));
-            let freeing = consumers::free(&client, schema, &self.key, Duration::ZERO, backend);
-            let freed = deadline(MARGIN, "ending a lost session", freeing).await;
-            if freed.is_err() {
-                throw_away(client);
-            }
-            freed
-        };
+        let (schema, backend) = (self.cx.log.schema(), Some(self.backend));
+        let freeing = ask(&self.cx.passes, MARGIN, "ending a lost session", async |client| {
+            consumers::free(client, schema, &self.key, Duration::ZERO, backend).await
+        });
         if let Err(error) = deadline(2 * MARGIN, "ending a lost session", freeing).await {
             tracing::warn!(consumer = %self.key, error = error.report(), "a lost session could not be ended; the server will");
         }

@@ -201,6 +201,22 @@ impl ReadAhead {
         Some(part)
     }
 
+    /// The next events above the position, at most `limit`, read first where they are not at hand.
+    pub(crate) async fn next(
+        &mut self,
+        readers: &Readers<'_>,
+        lane: &Lane<'_>,
+        at: Behind,
+        limit: usize,
+    ) -> Result<Page, Error> {
+        if let Some(page) = self.at_hand(readers, lane, at, limit) {
+            return Ok(page);
+        }
+        self.read(readers, lane, at).await?;
+        let nothing = Page { from: at.position, to: at.position, events: Vec::new() };
+        Ok(self.at_hand(readers, lane, at, limit).unwrap_or(nothing))
+    }
+
     /// Where to read next, when everything that was read is given out and the reading goes on already.
     pub(crate) fn used_up(&self, epoch: Uuid) -> Option<i64> {
         let (from, _) = self.next.as_ref()?;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::delivery::Head;
-use crate::pg::consumers::{Key, Standing};
+use crate::pg::consumers::Key;
+use crate::pg::consumers::poll::Standing;
 
 /// The latest of everything; replaced as a whole.
 #[derive(Clone, Debug, Default)]

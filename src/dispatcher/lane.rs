@@ -33,8 +33,9 @@ use crate::delivery::{Context, Head, Lookout, Pass, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
 use crate::outcome::Outcome;
-use crate::pg::consumers::Standing;
-use crate::pg::{self, checkout, deadline, throw_away};
+use crate::pg::consumers;
+use crate::pg::consumers::poll::Standing;
+use crate::pg::{On, ask};
 
 /// How soon a row that another process holds is asked for again.
 const BUSY_PAUSE: Duration = Duration::from_millis(150);
@@ -320,19 +321,15 @@ impl LaneLoop {
         if now - since < HOLDER_MARGIN {
             return;
         }
-        let freeing = async {
-            let client = checkout(&self.cx.passes, "looking at who holds a consumer").await?;
-            let freeing = pg::consumers::free(&client, self.cx.log.schema(), &self.runner.key, limit, None);
-            let freed = deadline(self.cx.log.limit(), "looking at who holds a consumer", freeing).await;
-            if freed.is_err() {
-                throw_away(client);
-            }
-            freed
-        };
+        let (schema, key) = (self.cx.log.schema(), &self.runner.key);
+        let what = On("looking at who holds consumer", key);
+        let freeing = ask(&self.cx.passes, self.cx.log.limit(), what, async |client| {
+            consumers::free(client, schema, key, limit, None).await
+        });
         match freeing.await {
             Ok(Some(freed)) => {
                 metrics::freed(&self.runner.key);
-                let pg::consumers::Freed { pid, application, stuck_for } = freed;
+                let consumers::Freed { pid, application, stuck_for } = freed;
                 tracing::warn!(consumer = %self.runner.key, pid, application, ?stuck_for, "terminated a session that held the consumer for too long");
             }
             Ok(None) => {}

@@ -86,11 +86,7 @@ impl Registered {
             // What was done may have appended events.
             let more = report.processed() > 0 || report.0.values().any(|r| r.outcome == Outcome::More);
             for (name, one) in report.0 {
-                let sum = total.0.entry(name).or_insert_with(|| ConsumerReport::new(Outcome::More));
-                sum.processed += one.processed;
-                sum.failed += one.failed;
-                sum.skipped += one.skipped;
-                sum.outcome = one.outcome;
+                total.0.entry(name).or_insert_with(|| ConsumerReport::new(Outcome::More)).add(&one);
             }
             if !more && !busy {
                 return Ok(total);

@@ -10,7 +10,7 @@ use super::board::Board;
 use crate::backoff::Backoff;
 use crate::delivery::Phase;
 use crate::delivery::queue::Queue;
-use crate::pg::consumers::Standing;
+use crate::pg::consumers::poll::Standing;
 
 /// Sweeps until the dispatcher drains.
 pub(super) async fn sweep(

@@ -43,7 +43,7 @@ use crate::backoff::Backoff;
 use crate::delivery::{Context, Head, Phase};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
-use crate::pg::consumers::prepare_poll;
+use crate::pg::consumers::poll;
 use crate::pg::instances::Identity;
 use crate::pg::{self, deadline};
 use crate::safe_head::{Pace, Step, Tracker};
@@ -234,7 +234,7 @@ impl Watcher {
         }
         let limit = self.cx.log.limit();
         let poll =
-            deadline(limit, "preparing to poll", prepare_poll(tracker.session(), self.cx.log.schema()))
+            deadline(limit, "preparing to poll", poll::prepare(tracker.session(), self.cx.log.schema()))
                 .await?;
         let now = Instant::now();
         let mut watch = Watch {
@@ -364,7 +364,7 @@ impl Watcher {
     /// Looks at the highest id and at every consumer. True when there are events above the head.
     async fn poll(&self, watch: &mut Watch) -> Result<bool, Error> {
         let polled = Instant::now();
-        let asking = pg::consumers::poll(watch.tracker.session(), &watch.poll, self.cx.process);
+        let asking = poll::poll(watch.tracker.session(), &watch.poll, self.cx.process);
         let poll = deadline(self.cx.log.limit(), "polling", asking).await?;
         watch.tracker.accept(poll.epoch, &poll.unsafe_reasons)?;
         watch.hear_whether_it_rings(poll.rings, self.poll_only);

@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::consumers::{Key, seconds, sorted};
+use super::consumers::{Key, seconds};
 use super::{Schema, sql};
 use crate::event::Event;
 
@@ -426,4 +426,11 @@ pub(crate) async fn record_pending(
         handlers: row.get::<_, Option<_>>("handlers").unwrap_or_default(),
         refusal: row.get("refusal"),
     })
+}
+
+/// Claims in the order in which rows of the ledger are locked.
+pub(super) fn sorted(claims: &[(Uuid, i64)]) -> (Vec<Uuid>, Vec<i64>) {
+    let mut claims = claims.to_vec();
+    claims.sort_unstable();
+    claims.into_iter().unzip()
 }
