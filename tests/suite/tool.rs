@@ -3,6 +3,7 @@
 mod append;
 mod demo;
 mod help;
+mod look;
 mod operate;
 mod tail;
 

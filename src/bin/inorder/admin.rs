@@ -15,11 +15,11 @@ use crate::words::{count, plain};
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     text: String,
-    target: Target,
+    pub(crate) target: Target,
 }
 
 /// `name`, `name@instance`, `name/partition`, `name@instance/partition`: names hold neither @ nor /.
-fn named(text: &str) -> Result<Named, String> {
+pub(crate) fn named(text: &str) -> Result<Named, String> {
     let (rest, partition) = match text.split_once('/') {
         Some((rest, partition)) => {
             let partition =
@@ -150,12 +150,12 @@ pub(crate) struct Skip {
 
 /// An event, in the log or everywhere.
 #[derive(Clone, Copy, Debug)]
-enum EventName {
+pub(crate) enum EventName {
     Id(i64),
     EventId(Uuid),
 }
 
-fn event_named(text: &str) -> Result<EventName, String> {
+pub(crate) fn event_named(text: &str) -> Result<EventName, String> {
     // As people read and copy it: 17,000.
     if let Ok(id) = text.replace(',', "").parse() {
         return Ok(EventName::Id(id));
@@ -402,7 +402,7 @@ pub(crate) fn in_words(change: &Change) -> String {
 }
 
 /// Of a state row or a dead letter.
-fn standing(row: &Value) -> Option<String> {
+pub(crate) fn standing(row: &Value) -> Option<String> {
     let at = |word: &Value| Some(format!("{} at {}", word.as_str()?, count(row.get("position")?.as_i64()?)));
     match (row.get("status"), row.get("state")) {
         (Some(status), _) => at(status),

@@ -9,11 +9,15 @@ use clap::{Parser, Subcommand};
 
 mod admin;
 mod append;
+mod audit;
 mod bench;
 mod blockers;
+mod consumers;
 mod dead_letters;
 mod demo;
+mod facts;
 mod failure;
+mod instances;
 mod interrupt;
 mod ledger;
 mod migrate;
@@ -22,6 +26,7 @@ mod prune;
 mod question;
 mod roles;
 mod screen;
+mod show;
 mod status;
 mod table;
 mod tail;
@@ -50,7 +55,11 @@ enum Verb {
     Append(append::Args),
     Tail(tail::Args),
     Status(status::Args),
+    Consumers(consumers::Args),
+    Show(show::Args),
     Blockers(blockers::Args),
+    Instances(instances::Args),
+    Audit(audit::Args),
     Restart(admin::Restart),
     Skip(admin::Skip),
     Disable(admin::Disable),
@@ -107,7 +116,11 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
         Verb::Tail(args) => tail::run(args, options, &screen, &interrupt).await,
         Verb::Status(args) => interrupt.ends(status::run(&args, options, &screen)).await,
+        Verb::Consumers(args) => interrupt.ends(consumers::run(&args, options, &screen)).await,
+        Verb::Show(args) => interrupt.ends(show::run(&args, options, &screen)).await,
         Verb::Blockers(args) => interrupt.ends(blockers::run(&args, options, &screen)).await,
+        Verb::Instances(args) => interrupt.ends(instances::run(&args, options, &screen)).await,
+        Verb::Audit(args) => interrupt.ends(audit::run(&args, options, &screen)).await,
         Verb::Restart(args) => interrupt.acts(args.run(options, &screen)).await,
         Verb::Skip(args) => interrupt.acts(args.run(options, &screen)).await,
         Verb::Disable(args) => interrupt.acts(args.run(options, &screen)).await,

@@ -159,7 +159,7 @@ pub(crate) fn style_of(status: ConsumerStatus) -> Style {
 }
 
 /// What an operator can do about a dead one.
-fn advice(c: &Progress) -> String {
+pub(crate) fn advice(c: &Progress) -> String {
     let name = plain(&name(c));
     let skip = c
         .failed_position

@@ -9,14 +9,14 @@ use crate::support::database::Database;
 use crate::support::{database, empty_database};
 
 /// A log with ten events, and a consumer that dies at the fourth.
-struct Dead {
-    db: Database,
-    log: Inorder,
-    event_ids: Vec<Uuid>,
+pub(super) struct Dead {
+    pub(super) db: Database,
+    pub(super) log: Inorder,
+    pub(super) event_ids: Vec<Uuid>,
 }
 
 impl Dead {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let db = database().await;
         let log = Inorder::connect(db.url()).await.unwrap();
         let events: Vec<NewEvent> = (1..=10)
@@ -32,7 +32,7 @@ impl Dead {
     }
 
     /// One more pass of the consumer.
-    async fn pass(&self) -> Outcome {
+    pub(super) async fn pass(&self) -> Outcome {
         let consumer = Consumer::transactional_fn("picky", |event, _| {
             Box::pin(async move {
                 match event.payload::<i64>()? {
@@ -46,7 +46,7 @@ impl Dead {
         report["picky"].outcome.clone()
     }
 
-    fn url(&self) -> &str {
+    pub(super) fn url(&self) -> &str {
         self.db.url()
     }
 }
