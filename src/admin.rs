@@ -5,6 +5,7 @@
 
 mod audit;
 mod change;
+mod handoffs;
 mod instances;
 mod ledger;
 mod letters;
@@ -22,6 +23,7 @@ use uuid::Uuid;
 
 pub use self::audit::{AuditRow, AuditRows};
 pub use self::change::{Change, Target};
+pub use self::handoffs::{ForgottenHandoffs, HandoffRow, HandoffRows, HandoffState};
 pub use self::instances::{Instance, InstanceConsumer, InstanceState};
 pub use self::ledger::{LedgerRow, LedgerRows, LedgerStatus};
 pub use self::letters::{DeadLetter, DeadLetterState, DeadLetters, SettledLetters};
@@ -62,7 +64,7 @@ use crate::store::Inorder;
 ///
 /// | refused because | [`ErrorKind`] | SQLSTATE |
 /// |---|---|---|
-/// | there is no such consumer, instance, partition, dead letter or row of the ledger; the hint names those there are | `NotRegistered` | IO003 |
+/// | there is no such consumer, instance, partition, dead letter, row of the ledger or hand-off; the hint names those there are | `NotRegistered` | IO003 |
 /// | it does not stand as the action needs it: the message says how it stands, the hint what to do | `Precondition` | IO004 |
 /// | a pass, or somebody else, holds the row for seconds: the message names the session | `Busy` | IO005 |
 ///

@@ -73,6 +73,7 @@ struct Settings {
     read_ahead_bytes: usize,
     expire_after: Duration,
     forget_after: Duration,
+    house_interval: Duration,
     mutant: Option<Mutant>,
 }
 
@@ -97,6 +98,7 @@ impl Dispatcher {
             read_ahead_bytes: 64 * 1024 * 1024,
             expire_after: Duration::from_secs(7 * 24 * 3_600),
             forget_after: Duration::from_secs(30 * 24 * 3_600),
+            house_interval: Duration::from_secs(3_600),
             mutant: None,
         };
         DispatcherBuilder { log: log.clone(), consumers: Vec::new(), settings }
@@ -340,6 +342,13 @@ impl DispatcherBuilder {
         self
     }
 
+    /// How often house is kept: instances that nobody runs expire, what was done long ago is forgotten, and hand-offs that were kept
+    /// long enough are deleted. The first time is soon after the start. Default 1 h.
+    pub fn keep_house_every(mut self, interval: Duration) -> Self {
+        self.settings.house_interval = interval;
+        self
+    }
+
     /// Breaks the safe head on purpose.
     #[doc(hidden)]
     #[cfg(feature = "cli")]
@@ -391,6 +400,12 @@ impl DispatcherBuilder {
         }
         if settings.expire_after < Duration::from_secs(2 * 3_600) {
             return wrong(format!("expire_after is {:?}; it must be at least 2 h", settings.expire_after));
+        }
+        if !(Duration::from_secs(1)..=Duration::from_secs(24 * 3_600)).contains(&settings.house_interval) {
+            return wrong(format!(
+                "keep_house_every is {:?}; it must be 1 s to 1 day",
+                settings.house_interval
+            ));
         }
         if !(Duration::from_secs(24 * 3_600)..=MOST_FORGOTTEN).contains(&settings.forget_after) {
             return wrong(format!(

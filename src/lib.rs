@@ -93,8 +93,9 @@ pub mod testing;
 
 pub use admin::{
     Admin, AuditRow, AuditRows, Blocker, Change, ConsumerRow, ConsumerStatus, DeadLetter, DeadLetterState,
-    DeadLetters, Instance, InstanceConsumer, InstanceState, LedgerRow, LedgerRows, LedgerStatus, LogProgress,
-    Progress, Prune, Pruned, Reset, Role, SettledLetters, Target,
+    DeadLetters, ForgottenHandoffs, HandoffRow, HandoffRows, HandoffState, Instance, InstanceConsumer,
+    InstanceState, LedgerRow, LedgerRows, LedgerStatus, LogProgress, Progress, Prune, Pruned, Reset, Role,
+    SettledLetters, Target,
 };
 pub use backoff::Backoff;
 pub use consumer::{

@@ -43,6 +43,7 @@ const HANDOFFS_DEGRADED: &str = "inorder_handoffs_degraded_total";
 const HANDOFF_TABLE: &str = "inorder_handoff_table_answers";
 const HANDOFF_ENTRIES: &str = "inorder_handoff_entries";
 const HANDOFFS_UNFINISHED: &str = "inorder_handoffs_unfinished";
+const HANDOFFS_UNFINISHED_AGE: &str = "inorder_handoffs_oldest_unfinished_seconds";
 const HANDOFFS_SWEPT: &str = "inorder_handoffs_swept_total";
 
 const STATUSES: [&str; 5] = ["idle", "waiting", "dead", "disabled", "expired"];
@@ -126,6 +127,11 @@ pub(crate) fn describe() {
         );
         describe_gauge!(HANDOFF_ENTRIES, Unit::Count, "Events that a hand-off holds in memory");
         describe_gauge!(HANDOFFS_UNFINISHED, Unit::Count, "Events that the direct path took and has not run");
+        describe_gauge!(
+            HANDOFFS_UNFINISHED_AGE,
+            Unit::Seconds,
+            "Age of the oldest event that the direct path took and has not run"
+        );
         describe_counter!(
             HANDOFFS_SWEPT,
             Unit::Count,
@@ -309,7 +315,8 @@ pub(crate) fn handoff_memory(scope: &str, open: usize, claims: usize) {
 }
 
 /// What a sweep of hand-offs deleted and found.
-pub(crate) fn handoff_swept(scope: &str, deleted: i64, unfinished: i64) {
+pub(crate) fn handoff_swept(scope: &str, deleted: i64, unfinished: i64, oldest: Duration) {
     counter!(HANDOFFS_SWEPT, "scope" => scope.to_owned()).increment(deleted.unsigned_abs());
     gauge!(HANDOFFS_UNFINISHED, "scope" => scope.to_owned()).set(float(unfinished));
+    gauge!(HANDOFFS_UNFINISHED_AGE, "scope" => scope.to_owned()).set(oldest.as_secs_f64());
 }

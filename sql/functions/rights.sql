@@ -18,7 +18,7 @@ AS $body$
     WHERE p.pronamespace = (SELECT c.relnamespace FROM pg_class AS c WHERE c.oid = 'inorder.events'::regclass)
         AND p.proname IN ('restart', 'skip_poison', 'disable', 'enable', 'reset', 'accept_pruned', 'unregister', 'repartition',
             'prune', 'retry_dead_letter', 'retry_dead_letters', 'discard_dead_letter', 'discard_dead_letters',
-            'ledger_release', 'ledger_forget', 'ledger_prune')
+            'ledger_release', 'ledger_forget', 'ledger_prune', 'handoff_forget', 'handoffs_forget', 'handoff_prune')
 $body$;
 
 -- Gives the actions the owner's rights, and takes them from everybody else. Done whenever the functions are replaced.
@@ -72,6 +72,8 @@ AS $body$
         ('{monitor,admin}', '{SELECT}', 'inorder.ledger_floors'::regclass, NULL),
         ('{consumer}', '{SELECT,INSERT,UPDATE,DELETE}', 'inorder.handoffs'::regclass, NULL),
         ('{monitor,admin}', '{SELECT}', 'inorder.handoffs'::regclass, NULL),
+        ('{consumer}', '{SELECT,INSERT,UPDATE}', 'inorder.handoff_scopes'::regclass, NULL),
+        ('{monitor,admin}', '{SELECT}', 'inorder.handoff_scopes'::regclass, NULL),
         ('{consumer}', '{SELECT,INSERT,UPDATE,DELETE}', 'inorder.instances'::regclass, NULL),
         -- The epoch is told to nobody but its process.
         ('{monitor,admin}', '{SELECT}', 'inorder.instances'::regclass,
@@ -87,7 +89,7 @@ AS $body$
     ),
     functions (for_kinds, names) AS (
         VALUES ('{producer}'::text[], '{append_events,append,record_pending,receive_events,receive}'::name[]),
-               ('{consumer}', '{ledger_prune}')
+               ('{consumer}', '{ledger_prune,handoff_prune}')
     ),
     every_right AS (
         SELECT k AS for_kind, p AS privilege, CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS sort,

@@ -125,7 +125,8 @@ async fn supervise(
     };
     services.spawn(Watcher::new(parts).run());
     let keys = runners.iter().map(|runner| runner.key.clone()).collect();
-    services.spawn(keep_house(Arc::clone(&cx), keys, settings.expire_after, settings.forget_after));
+    let Settings { house_interval, expire_after, forget_after, .. } = settings;
+    services.spawn(keep_house(Arc::clone(&cx), keys, house_interval, expire_after, forget_after));
     let mut lanes = JoinSet::new();
     for runner in runners {
         let suspect = Arc::clone(&suspect);

@@ -50,8 +50,9 @@ impl HandoffBuilder {
         self
     }
 
-    /// How long the table keeps that the direct path has run an event: longer than the queue may still deliver it. What the direct
-    /// path has not run is kept until it has. Default 30 days.
+    /// How long the table keeps that the direct path has run an event, from when it ran it: longer than the queue may still deliver
+    /// it. What the direct path has not run is kept until it has. The same in all processes of a scope: whoever says it last is
+    /// heeded. Default 30 days.
     pub fn keep(mut self, time: Duration) -> Self {
         self.settings.keep = time;
         self
@@ -95,7 +96,8 @@ impl HandoffBuilder {
         } else {
             metrics::describe();
             let memory = Mutex::new(Memory::new(settings.max_entries));
-            let table = Table::new(log, scope, settings.table_timeout);
+            let table =
+                Table::new(log, scope, settings.table_timeout, (settings.keep, settings.keep_deliveries));
             return Ok(Handoff { inner: Arc::new(Inner { settings, table, memory }) });
         };
         Err(Error::new(ErrorKind::Config, format!("hand-off {scope:?}: {wrong}")))

@@ -12,7 +12,7 @@ use crate::metrics;
 
 /// How many rows are written or deleted at a time.
 const STEP: usize = 10_000;
-const LIMIT: i64 = 10_000;
+const LIMIT: i32 = 10_000;
 
 /// What [`Handoff::run_once`] came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,6 +28,8 @@ pub struct HandoffSweep {
     pub more: bool,
     /// Events that the direct path took and has not run, by whichever process.
     pub unfinished: i64,
+    /// How long ago the oldest of them was taken; zero where there is none.
+    pub oldest_unfinished: Duration,
 }
 
 impl Handoff {
@@ -42,16 +44,16 @@ impl Handoff {
         owed.truncate(STEP);
         let both_sides = self.record(&owed).await?;
         self.report_both_sides(both_sides);
-        let settings = &self.inner.settings;
-        let swept = self.inner.table.sweep(settings.keep, settings.keep_deliveries, LIMIT).await?;
-        more |= swept.deleted == LIMIT;
-        metrics::handoff_swept(self.scope(), swept.deleted, swept.unfinished);
+        let swept = self.inner.table.sweep(LIMIT).await?;
+        more |= swept.deleted >= i64::from(LIMIT);
+        metrics::handoff_swept(self.scope(), swept.deleted, swept.unfinished, swept.oldest_unfinished);
         Ok(HandoffSweep {
             recorded: owed.len(),
             both_sides,
             deleted: swept.deleted,
             more,
             unfinished: swept.unfinished,
+            oldest_unfinished: swept.oldest_unfinished,
         })
     }
 

@@ -20,12 +20,17 @@ pub(super) struct Table {
     pub(super) scope: String,
     /// How long an answer is waited for.
     pub(super) limit: Duration,
+    /// How long rows are kept: of the direct path, of deliveries.
+    keep: (Duration, Duration),
+    /// Does the table know that?
+    keep_is_told: AtomicBool,
     away: AtomicBool,
 }
 
 impl Table {
-    pub(super) fn new(log: Inorder, scope: String, limit: Duration) -> Self {
-        Self { log, scope, limit, away: AtomicBool::new(false) }
+    pub(super) fn new(log: Inorder, scope: String, limit: Duration, keep: (Duration, Duration)) -> Self {
+        let [keep_is_told, away] = [false, false].map(AtomicBool::new);
+        Self { log, scope, limit, keep, keep_is_told, away }
     }
 
     /// Takes each event for the side, unless the other side has it. Durable when it answers: who has each of them.
@@ -37,6 +42,9 @@ impl Table {
         let what = format!("taking {} events of hand-off {:?} ({taken_by})", keys.len(), self.scope);
         let taken = self
             .asking(&what, async |client| {
+                if !self.keep_is_told.load(Ordering::Relaxed) {
+                    self.tell_keep(client).await?;
+                }
                 handoffs::take(client, self.schema(), &self.scope, taken_by, keys).await
             })
             .await?;
@@ -60,17 +68,22 @@ impl Table {
         .await
     }
 
-    pub(super) async fn sweep(
-        &self,
-        keep: Duration,
-        keep_deliveries: Duration,
-        limit: i64,
-    ) -> Result<Swept, Error> {
+    /// Deletes at most so many rows that are kept no longer.
+    pub(super) async fn sweep(&self, limit: i32) -> Result<Swept, Error> {
         let what = format!("sweeping hand-off {:?}", self.scope);
         self.asking(&what, async |client| {
-            handoffs::sweep(client, self.schema(), &self.scope, keep, keep_deliveries, limit).await
+            self.tell_keep(client).await?;
+            handoffs::sweep(client, self.schema(), &self.scope, limit).await
         })
         .await
+    }
+
+    /// Says how long rows are kept, to whoever keeps house.
+    async fn tell_keep(&self, client: &Object) -> Result<(), tokio_postgres::Error> {
+        let (keep, keep_deliveries) = self.keep;
+        handoffs::keep(client, self.schema(), &self.scope, keep, keep_deliveries).await?;
+        self.keep_is_told.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn schema(&self) -> &Schema {

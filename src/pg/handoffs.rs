@@ -6,6 +6,7 @@ use deadpool_postgres::ClientWrapper;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::admin::Note;
 use super::{Schema, sql};
 
 type Result<T> = std::result::Result<T, tokio_postgres::Error>;
@@ -29,6 +30,25 @@ impl Taken {
 pub(crate) struct Swept {
     pub(crate) deleted: i64,
     pub(crate) unfinished: i64,
+    /// How long ago the oldest of them was taken.
+    pub(crate) oldest_unfinished: Duration,
+}
+
+/// Which hand-offs.
+pub(crate) struct Fitting<'a> {
+    pub(crate) key: Option<Uuid>,
+    pub(crate) scope: Option<&'a str>,
+    pub(crate) state: Option<&'a str>,
+    pub(crate) older_than: Option<Duration>,
+    pub(crate) limit: i32,
+    pub(crate) after: Option<&'a (String, Uuid)>,
+}
+
+/// Longer than that the server's calendar does not reach.
+const LONGEST: f64 = 36_500.0 * 86_400.0;
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64().min(LONGEST)
 }
 
 /// One row for each different key.
@@ -65,32 +85,121 @@ pub(crate) async fn unfinished(
     limit: i64,
 ) -> Result<Vec<Uuid>> {
     let statement = client.prepare_cached(&schema.sql(sql!("handoffs/unfinished"))).await?;
-    let seconds = older_than.as_secs_f64();
+    let older_than = seconds(older_than);
     let rows = client
-        .query(&statement, &[/* scope */ &scope, /* older than */ &seconds, /* limit */ &limit])
+        .query(&statement, &[/* scope */ &scope, /* older than */ &older_than, /* limit */ &limit])
         .await?;
     Ok(rows.iter().map(|row| row.get("key")).collect())
 }
 
-pub(crate) async fn sweep(
+/// Says how long rows are kept.
+pub(crate) async fn keep(
     client: &ClientWrapper,
     schema: &Schema,
     scope: &str,
     keep: Duration,
     keep_deliveries: Duration,
-    limit: i64,
-) -> Result<Swept> {
+) -> Result<()> {
+    let statement = client.prepare_cached(&schema.sql(sql!("handoffs/keep"))).await?;
+    let (keep, keep_deliveries) = (seconds(keep), seconds(keep_deliveries));
+    client
+        .execute(&statement, &[/* scope */ &scope, /* keep */ &keep, /* keep_deliveries */ &keep_deliveries])
+        .await?;
+    Ok(())
+}
+
+pub(crate) async fn sweep(client: &ClientWrapper, schema: &Schema, scope: &str, limit: i32) -> Result<Swept> {
     let statement = client.prepare_cached(&schema.sql(sql!("handoffs/sweep"))).await?;
+    let row = client.query_one(&statement, &[/* scope */ &scope, /* limit */ &limit]).await?;
+    // The clock may have been set back.
+    let oldest_unfinished = Duration::try_from_secs_f64(row.get("oldest_unfinished")).unwrap_or_default();
+    Ok(Swept { deleted: row.get("deleted"), unfinished: row.get("unfinished"), oldest_unfinished })
+}
+
+pub(crate) async fn rows(client: &ClientWrapper, schema: &Schema, which: &Fitting<'_>) -> Result<Vec<Row>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("admin/handoff_rows"))).await?;
+    client
+        .query(
+            &statement,
+            &[
+                /* key */ &which.key,
+                /* scope */ &which.scope,
+                /* state */ &which.state,
+                /* older_than */ &which.older_than.map(seconds),
+                /* max_rows */ &which.limit,
+                /* after_scope */ &which.after.map(|after| &after.0),
+                /* after_key */ &which.after.map(|after| after.1),
+            ],
+        )
+        .await
+}
+
+pub(crate) async fn forget(
+    client: &ClientWrapper,
+    schema: &Schema,
+    scope: &str,
+    key: Uuid,
+    note: Note<'_>,
+    force: bool,
+) -> Result<Vec<Row>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("admin/handoff_forget"))).await?;
+    client
+        .query(
+            &statement,
+            &[
+                /* scope */ &scope, /* key */ &key, /* by */ &note.by,
+                /* why */ &note.why, /* force */ &force,
+            ],
+        )
+        .await
+}
+
+pub(crate) async fn forget_fitting(
+    client: &ClientWrapper,
+    schema: &Schema,
+    which: &Fitting<'_>,
+    note: Note<'_>,
+    force: bool,
+) -> Result<Row> {
+    let statement = client.prepare_cached(&schema.sql(sql!("admin/handoffs_forget"))).await?;
+    client
+        .query_one(
+            &statement,
+            &[
+                /* scope */ &which.scope,
+                /* state */ &which.state,
+                /* older_than */ &which.older_than.map(seconds),
+                /* max_rows */ &which.limit,
+                /* after_scope */ &which.after.map(|after| &after.0),
+                /* after_key */ &which.after.map(|after| after.1),
+                /* by */ &note.by,
+                /* why */ &note.why,
+                /* force */ &force,
+            ],
+        )
+        .await
+}
+
+/// How many rows went, and whether there are more that may.
+pub(crate) async fn prune(
+    client: &ClientWrapper,
+    schema: &Schema,
+    scope: Option<&str>,
+    older_than: Option<Duration>,
+    note: Note<'_>,
+) -> Result<(i64, bool)> {
+    let statement = client.prepare_cached(&schema.sql(sql!("admin/handoff_prune"))).await?;
+    let older_than = older_than.map(seconds);
     let row = client
         .query_one(
             &statement,
             &[
                 /* scope */ &scope,
-                /* keep */ &keep.as_secs_f64(),
-                /* keep_deliveries */ &keep_deliveries.as_secs_f64(),
-                /* limit */ &limit,
+                /* older_than */ &older_than,
+                /* by */ &note.by,
+                /* why */ &note.why,
             ],
         )
         .await?;
-    Ok(Swept { deleted: row.get("deleted"), unfinished: row.get("unfinished") })
+    Ok((row.get("deleted"), row.get("more")))
 }

@@ -1,6 +1,7 @@
 //! Operators see how consumers stand, and stop, repair and restart them; every action has its conditions and leaves a trace.
 
 mod consumers;
+mod handoffs;
 mod ledger;
 mod letters;
 mod looking;

@@ -375,8 +375,9 @@ async fn rows_are_kept_for_their_time_and_until_the_event_was_run() {
     let client = database.client().await;
     let mut left = Vec::new();
     for days in [6, 8, 29, 31] {
-        let age =
-            format!("UPDATE inorder.handoffs SET taken_at = clock_timestamp() - interval '{days} days'");
+        let age = format!(
+            "UPDATE inorder.handoffs SET taken_at = clock_timestamp() - interval '{days} days', ran_at = ran_at - interval '{days} days'"
+        );
         client.batch_execute(&age).await.unwrap();
         let swept = handoff.run_once().await.unwrap();
         assert_eq!((swept.unfinished, swept.more), (1, false));

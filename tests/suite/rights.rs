@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use inorder::uuid::Uuid;
 use inorder::{
-    AuditRows, Claim, Config, Consumer, DeadLetters, ErrorKind, Failure, Inorder, LedgerRows, Offer, Prune,
-    Reset, Start,
+    AuditRows, Claim, Config, Consumer, DeadLetters, ErrorKind, Failure, HandoffRows, Inorder, LedgerRows,
+    Offer, Prune, Reset, Start,
 };
 use time::OffsetDateTime;
 
@@ -71,6 +71,7 @@ async fn a_consumer_does_what_dispatchers_ledgers_and_hand_offs_do() {
     assert!(handoff.take_direct(key).await.unwrap());
     handoff.ran_directly(key).await.unwrap();
     handoff.run_once().await.unwrap();
+    log.admin().handoff_prune(None, None).await.unwrap();
     drop((log, handoff));
     role.drop().await;
 }
@@ -126,6 +127,9 @@ async fn a_monitor_sees_how_everything_stands() {
     assert!(admin.audit(&AuditRows::any()).await.unwrap().is_empty());
     assert_eq!(admin.dead_letters(&DeadLetters::open()).await.unwrap().len(), 1);
     assert_eq!(admin.ledger_rows(&LedgerRows::any()).await.unwrap().len(), 6);
+    assert!(admin.handoff_rows(&HandoffRows::unfinished()).await.unwrap().is_empty());
+    let nobodys = admin.handoff_rows(&HandoffRows::any().key(Uuid::nil())).await.unwrap_err();
+    assert_eq!(nobodys.kind(), ErrorKind::NotRegistered, "{nobodys:?}");
     drop((admin, log));
     role.drop().await;
 }
@@ -157,6 +161,8 @@ async fn a_monitor_may_do_nothing_else() {
         "SELECT inorder.ledger_release(gen_random_uuid(), 'x')",
         "SELECT inorder.prune(now(), dry_run => true)",
         "SELECT inorder.ledger_prune(interval '30 days')",
+        "SELECT inorder.handoff_prune()",
+        "SELECT inorder.handoff_forget('mail', gen_random_uuid())",
         "CREATE TABLE inorder.mine ()",
     ])
     .await;
@@ -187,6 +193,10 @@ async fn an_admin_sees_and_acts_and_the_audit_says_so() {
     admin.retry_dead_letter(letter.id).await.unwrap();
     admin.discard_dead_letter(letter.id).await.unwrap();
     admin.ledger_forget(failed, "queue").await.unwrap();
+    assert!(stage.log.handoff("mail").build().unwrap().take_direct(failed).await.unwrap());
+    admin.force().handoff_forget("mail", failed).await.unwrap();
+    assert_eq!(admin.handoffs_forget(&HandoffRows::any()).await.unwrap().forgotten, 0);
+    assert_eq!(admin.handoff_prune(None, None).await.unwrap(), 0);
     admin.repartition("fails", 2).await.unwrap();
     admin.unregister("fails").await.unwrap();
     assert_eq!(admin.prune(&Prune::before(OffsetDateTime::now_utc()), |_| {}).await.unwrap().deleted, 3);
@@ -194,7 +204,7 @@ async fn an_admin_sees_and_acts_and_the_audit_says_so() {
         "SELECT string_agg(action, ' ' ORDER BY id) FROM inorder.audit WHERE by = 'ops' AND why = 'trying'";
     assert_eq!(
         stage.client.query_one(audit, &[]).await.unwrap().get::<_, &str>(0),
-        "restart skip_poison disable reset enable retry_dead_letter discard_dead_letter ledger_forget repartition repartition unregister unregister prune"
+        "restart skip_poison disable reset enable retry_dead_letter discard_dead_letter ledger_forget handoff_forget repartition repartition unregister unregister prune"
     );
     drop((admin, log));
     role.drop().await;

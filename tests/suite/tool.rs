@@ -2,6 +2,7 @@
 
 mod append;
 mod demo;
+mod handoffs;
 mod help;
 mod look;
 mod operate;

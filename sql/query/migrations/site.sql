@@ -29,7 +29,9 @@ SELECT current_setting('server_version_num')::int AS server_version,
            SELECT c.relname::text
            FROM pg_catalog.pg_class AS c
            WHERE c.relnamespace = n.oid
-               AND c.relname IN ('events', 'consumers', 'dead_letters', 'instances', 'audit', 'log_state')
+               AND c.relname IN (
+                   'events', 'consumers', 'ledger', 'ledger_floors', 'dead_letters', 'handoffs', 'handoff_scopes', 'instances', 'audit', 'log_state'
+               )
            ORDER BY c.relname
        ) AS tables
 FROM pg_catalog.pg_database AS d

@@ -17,6 +17,7 @@ mod dead_letters;
 mod demo;
 mod facts;
 mod failure;
+mod handoffs;
 mod instances;
 mod interrupt;
 mod ledger;
@@ -71,6 +72,7 @@ enum Verb {
     Prune(prune::Args),
     DeadLetters(dead_letters::Args),
     Ledger(ledger::Args),
+    Handoffs(handoffs::Args),
     Roles(roles::Args),
     Verify(verify::Args),
     #[command(hide = true)]
@@ -132,6 +134,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Prune(args) => prune::run(&args, options, &screen, &interrupt).await,
         Verb::DeadLetters(args) => interrupt.acts(dead_letters::run(&args, options, &screen)).await,
         Verb::Ledger(args) => interrupt.acts(ledger::run(&args, options, &screen)).await,
+        Verb::Handoffs(args) => interrupt.acts(handoffs::run(&args, options, &screen)).await,
         Verb::Roles(args) => interrupt.acts(roles::run(&args, options, &screen)).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
         Verb::VerifyWorker(args) => verify::worker::run(args, options, &interrupt).await,
