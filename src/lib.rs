@@ -64,6 +64,7 @@
 //!
 //! # Features
 //!
+//! - `tls` (on by default): encrypted connections, with rustls; see `docs/connecting.md`.
 //! - `testing`: a throwaway PostgreSQL cluster for tests, benches and examples.
 //! - `cli`: the tool `inorder`.
 //!
@@ -73,6 +74,7 @@
 
 mod admin;
 mod backoff;
+mod connect;
 mod consumer;
 mod delivery;
 mod dispatcher;

@@ -6,18 +6,10 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool_postgres::{
-    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, QueueMode, RecyclingMethod, Runtime,
-};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_postgres::config::Host;
-use tokio_postgres::{AsyncMessage, CancelToken, NoTls};
+use deadpool_postgres::{Object, Pool};
 
 use crate::error::{Error, ErrorKind};
 
@@ -182,7 +174,10 @@ impl IntoError for Error {
 impl IntoError for deadpool_postgres::PoolError {
     fn into_error(self, what: &dyn fmt::Display) -> Error {
         match self {
-            Self::Backend(e) => Error::with_source(ErrorKind::Connection, what.to_string(), e),
+            Self::Backend(e) => match crate::connect::undisguised(e) {
+                Ok(e) => Error::with_source(e.kind(), what.to_string(), e),
+                Err(e) => Error::with_source(ErrorKind::Connection, what.to_string(), e),
+            },
             Self::Timeout(_) => Error::with_source(
                 ErrorKind::Timeout,
                 format!(
@@ -200,159 +195,9 @@ pub(crate) fn is_connection_lost(error: &tokio_postgres::Error) -> bool {
     error.code().is_none_or(|code| code.code().starts_with("08") || code.code().starts_with("57P"))
 }
 
-/// How our sessions are made.
-#[derive(Clone)]
-pub(crate) struct Connector {
-    config: tokio_postgres::Config,
-    connect_timeout: Duration,
-}
-
-impl Connector {
-    /// # Errors
-    /// [`ErrorKind::Config`] for a URL that does not parse; the URL, which may hold a password, is not repeated.
-    pub(crate) fn new(url: &str, application_name: &str, connect_timeout: Duration) -> Result<Self, Error> {
-        let mut config = tokio_postgres::Config::from_str(url).map_err(|e| {
-            Error::with_source(
-                ErrorKind::Config,
-                "the database URL does not parse; expected postgres://user:password@host:port/database or key=value pairs",
-                e,
-            )
-        })?;
-        if config.get_application_name().is_none() {
-            config.application_name(application_name);
-        }
-        config.connect_timeout(connect_timeout);
-        config.tcp_user_timeout(Duration::from_secs(10));
-        config.keepalives_idle(Duration::from_secs(10));
-        config.keepalives_interval(Duration::from_secs(3));
-        config.keepalives_retries(3);
-        Ok(Self { config, connect_timeout })
-    }
-
-    /// Where it connects to, without secrets.
-    pub(crate) fn target(&self) -> String {
-        let hosts: Vec<String> = self
-            .config
-            .get_hosts()
-            .iter()
-            .map(|h| match h {
-                Host::Tcp(name) => name.clone(),
-                #[cfg(unix)]
-                Host::Unix(path) => path.display().to_string(),
-            })
-            .collect();
-        let port = self.config.get_ports().first().copied().unwrap_or(5432);
-        format!("{}:{port}/{}", hosts.join(","), self.config.get_dbname().unwrap_or_default())
-    }
-
-    /// A connection of its own, outside every pool.
-    pub(crate) async fn connect(&self) -> Result<ClientWrapper, Error> {
-        self.connect_hearing(|_| {}).await
-    }
-
-    /// The same, whose notifications are told to `heard`, by their payload.
-    pub(crate) async fn connect_hearing(
-        &self,
-        heard: impl Fn(&str) + Send + 'static,
-    ) -> Result<ClientWrapper, Error> {
-        let what = format!("connecting to {}", self.target());
-        let (client, mut connection) =
-            deadline(self.connect_timeout, &what, self.config.connect(NoTls)).await?;
-        let task = tokio::spawn(async move {
-            let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
-            while let Some(message) = futures_util::StreamExt::next(&mut messages).await {
-                match message {
-                    Ok(AsyncMessage::Notification(note)) => heard(note.payload()),
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::debug!(error = %crate::error::describe(&error), "connection ended");
-                        break;
-                    }
-                }
-            }
-        });
-        let client = ClientWrapper::new(client, task);
-        session::prepare(&client, self.connect_timeout).await?;
-        Ok(client)
-    }
-
-    /// Ends the statement that a session runs, if it runs one. Returns when the server is through with it, so that it cannot
-    /// hit a later one; an error when that cannot be known.
-    pub(crate) async fn cancel(&self, token: CancelToken) -> Result<(), Error> {
-        let what = format!("cancelling a statement at {}", self.target());
-        let lost = |e: std::io::Error| Error::with_source(ErrorKind::Connection, what.clone(), e);
-        let port = self.config.get_ports().first().copied().unwrap_or(5432);
-        match (self.config.get_hosts(), self.config.get_hostaddrs()) {
-            (_, [address]) => through(TcpStream::connect((*address, port)).await.map_err(lost)?, token).await,
-            ([Host::Tcp(name)], []) => {
-                through(TcpStream::connect((name.as_str(), port)).await.map_err(lost)?, token).await
-            }
-            #[cfg(unix)]
-            ([Host::Unix(folder)], []) => {
-                let socket = folder.join(format!(".s.PGSQL.{port}"));
-                through(tokio::net::UnixStream::connect(socket).await.map_err(lost)?, token).await
-            }
-            _ => {
-                Err(Error::new(ErrorKind::Config, format!("{what}: which of its hosts it is, is not known")))
-            }
-        }
-    }
-
-    /// A pool of at most `size` connections; a wait for one ends after `wait`.
-    pub(crate) fn pool(&self, size: usize, wait: Duration) -> Result<Pool, Error> {
-        self.pool_looking_up(size, wait, Arc::default())
-    }
-
-    /// The same, for sessions that run none but our statements, by key: those made while `planned_once` say so to the planner.
-    pub(crate) fn pool_looking_up(
-        &self,
-        size: usize,
-        wait: Duration,
-        planned_once: Arc<AtomicBool>,
-    ) -> Result<Pool, Error> {
-        let manager = Manager::from_config(
-            self.config.clone(),
-            NoTls,
-            ManagerConfig { recycling_method: RecyclingMethod::Fast },
-        );
-        let limit = self.connect_timeout;
-        Pool::builder(manager)
-            .max_size(size)
-            // The one that was used last: what the server keeps for it is at hand.
-            .queue_mode(QueueMode::Lifo)
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(wait))
-            .create_timeout(Some(self.connect_timeout))
-            .recycle_timeout(Some(self.connect_timeout))
-            .post_create(Hook::async_fn(move |client: &mut ClientWrapper, _| {
-                let planned_once = planned_once.load(Ordering::Relaxed);
-                Box::pin(async move {
-                    let preparing = async {
-                        session::prepare(client, limit).await?;
-                        match planned_once {
-                            true => session::look_up(client, limit).await,
-                            false => Ok(()),
-                        }
-                    };
-                    preparing.await.map_err(|e| HookError::message(e.report()))
-                })
-            }))
-            .build()
-            .map_err(|e| Error::with_source(ErrorKind::Config, format!("a pool of {size} connections"), e))
-    }
-}
-
 /// Closes a connection that belongs to a pool, and with it whatever it is still busy with.
 pub(crate) fn throw_away(object: Object) {
     drop(Object::take(object));
-}
-
-/// Sends a cancel and waits until the server has closed the connection that it came by, which it does afterwards.
-async fn through(mut stream: impl AsyncRead + AsyncWrite + Unpin, token: CancelToken) -> Result<(), Error> {
-    let lost = |e| Error::with_source(ErrorKind::Connection, "sending a cancel", e);
-    token.cancel_query_raw(&mut stream, NoTls).await.map_err(|e| Error::statement("sending a cancel", e))?;
-    while stream.read(&mut [0; 16]).await.map_err(lost)? > 0 {}
-    Ok(())
 }
 
 /// Takes a connection from a pool.

@@ -268,7 +268,7 @@ impl Tracker {
         who: &Identity,
         mutant: Option<Mutant>,
         patience: Duration,
-        heard: impl Fn(&str) + Send + 'static,
+        heard: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let session = log.connector().connect_hearing(heard).await?;
         let mut tracker = Self::enter(session, log, who, mutant).await?;

@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 
+use crate::connect::Connector;
+use crate::connect::environment::{self, variable};
+use crate::connect::target::Words;
 use crate::error::{Error, ErrorKind};
-use crate::pg::{self, Connector, Schema};
+use crate::pg::{self, Schema};
 use crate::queue::Nudges;
 
 pub(crate) use append::{check_sendable, to_int};
@@ -20,6 +23,11 @@ pub use read::StreamReader;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/events.md")]
 struct EventsPage;
+
+/// Compiles what the page says.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/connecting.md")]
+struct ConnectingPage;
 
 /// The log in a PostgreSQL database: where events are appended and read, and what dispatchers and admins start from.
 ///
@@ -46,14 +54,19 @@ struct Inner {
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// Where the server is: `postgres://user:password@host:port/database`, or `key=value` pairs. Connections are not
-    /// encrypted: what leaves the machine needs a private network or a tunnel; `sslmode=require` is an error.
+    /// Where the server is: `postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=ca.pem`, or
+    /// `key=value` pairs, with the words of PostgreSQL's own clients; `docs/connecting.md` lists them. Several hosts may be
+    /// named, `host=a,b`: it is always the primary that is connected to. Without `sslmode` connections are encrypted where the
+    /// server can, with whoever answers; `verify-full` is what tells the server from others.
+    ///
+    /// What it leaves open is *not* taken from the environment; see [`from_env`](Self::from_env) and
+    /// [`complete_from_env`](Self::complete_from_env).
     pub url: String,
     /// The schema that holds the log. Default `inorder`.
     pub schema: String,
     /// Connections for appending, reading and admin actions. A dispatcher has its own besides. Default 8.
     pub pool_size: usize,
-    /// How long a new connection may take. Default 10 s.
+    /// How long a new connection may take, at each host; `connect_timeout` in the URL goes before. Default 10 s.
     pub connect_timeout: Duration,
     /// How long a wait for a free connection may take. Default 30 s.
     pub wait_timeout: Duration,
@@ -78,6 +91,29 @@ impl Config {
             application_name: "inorder".into(),
             max_payload_bytes: 1024 * 1024,
         }
+    }
+
+    /// The defaults, for the server that the environment names: `INORDER_DATABASE_URL`, else `DATABASE_URL`, else what PostgreSQL's
+    /// own clients go by: `PGHOST` and the other `PG…` variables, and without them the server's socket on this machine. What
+    /// the URL leaves open is [completed](Self::complete_from_env).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a URL that does not parse, and for `PGSERVICE`, which is not supported.
+    pub fn from_env() -> Result<Self, Error> {
+        let url = ["INORDER_DATABASE_URL", "DATABASE_URL"].into_iter().find_map(variable);
+        Self::new(url.unwrap_or_default()).complete_from_env()
+    }
+
+    /// What the URL leaves open is taken from the `PG…` variables that PostgreSQL's own clients read (`PGPASSWORD`, `PGSSLMODE`,
+    /// `PGSSLROOTCERT`, …), and a password from the file that `PGPASSFILE` names, else from `~/.pgpass`.
+    ///
+    /// # Errors
+    /// As for [`from_env`](Self::from_env).
+    pub fn complete_from_env(mut self) -> Result<Self, Error> {
+        let mut words = Words::parse(&self.url)?;
+        environment::fill(&mut words, &variable)?;
+        self.url = words.written();
+        Ok(self)
     }
 }
 
@@ -114,8 +150,7 @@ impl Inorder {
         let pool = connector.pool(config.pool_size, config.wait_timeout)?;
         let log =
             Self { inner: Arc::new(Inner { config, schema, connector, pool, nudges: Nudges::default() }) };
-        let what = format!("connecting to {}", log.inner.connector.target());
-        drop(log.client(&what).await?);
+        drop(log.client("opening the log").await?);
         Ok(log)
     }
 

@@ -8,12 +8,14 @@
 //! - [`Stage`]: a log with events, and what its consumers made of them; [`Actor`]: a handler that does what the test says;
 //! - [`Writer`]: a program that appends; [`Recording`]: a log whose consumers keep what they are handed;
 //! - [`Runs`]: queued consumers that keep what they were called with;
+//! - [`Authority`]: a CA and what it signed; [`encrypting_server()`]: a server with such a certificate;
 //! - [`Words`]: what the library logs;
 //! - [`Proxy`]: a network that fails.
 //!
 //! A test that crashes or restarts a server, or needs settings of its own, starts one: `TempPostgres::start()`.
 
 pub(crate) mod actor;
+pub(crate) mod certificates;
 pub(crate) mod database;
 pub(crate) mod gate;
 pub(crate) mod process;
@@ -29,6 +31,7 @@ pub(crate) mod words;
 pub(crate) mod writer;
 
 pub(crate) use actor::{Act, Actor};
+pub(crate) use certificates::{Authority, encrypting_server, let_in};
 pub(crate) use database::{Database, database, empty_database};
 pub(crate) use gate::Gate;
 pub(crate) use proxy::Proxy;

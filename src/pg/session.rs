@@ -21,6 +21,12 @@ pub(crate) async fn prepare(client: &Client, limit: Duration) -> Result<(), Erro
     })
 }
 
+/// Does the server stand by for another?
+pub(crate) async fn is_standby(client: &Client) -> Result<bool, tokio_postgres::Error> {
+    let rows = client.query_typed(sql!("session/is_standby"), &[]).await?;
+    Ok(rows.first().is_some_and(|row| row.get("is_standby")))
+}
+
 /// Has the server plan the session's statements once each; for sessions that run none but ours.
 pub(crate) async fn plan_once(client: &Client) -> Result<(), tokio_postgres::Error> {
     client.batch_execute(sql!("session/plan_once")).await

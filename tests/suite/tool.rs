@@ -64,8 +64,16 @@ fn inorder_with(url: &str, arguments: &[&str]) -> Command {
 /// The tool, on no database.
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_inorder"));
-    for name in ["DATABASE_URL", "RUST_LOG"] {
-        command.env_remove(name);
+    for (name, _) in std::env::vars_os() {
+        let said = |prefix: &str| name.to_str().is_some_and(|name| name.starts_with(prefix));
+        // What says where a server is; where the tests' own is found stays.
+        if said("PG")
+            || said("INORDER_") && !said("INORDER_PG_BIN")
+            || said("DATABASE_URL")
+            || said("RUST_LOG")
+        {
+            command.env_remove(name);
+        }
     }
     // A group of its own: a signal to ours does not reach it.
     command

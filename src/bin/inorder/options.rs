@@ -1,6 +1,9 @@
 //! What every verb takes: which server, which schema, in what form to answer.
 
+use std::convert::Infallible;
+use std::fmt;
 use std::io::IsTerminal;
+use std::str::FromStr;
 
 use inorder::{Config, Inorder};
 use tracing_subscriber::EnvFilter;
@@ -11,10 +14,11 @@ use crate::failure::Failure;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Options {
-    /// The server: postgres://user:password@host:port/database, or key=value pairs.
-    /// Without it, the environment variable INORDER_DATABASE_URL, then DATABASE_URL
+    /// The server: postgres://user@host:port/database, or key=value pairs, with the words of psql (sslmode, sslrootcert, …).
+    /// Without it, the environment variable INORDER_DATABASE_URL, then DATABASE_URL, then PGHOST and the others, then the
+    /// server's socket on this machine. What it leaves open is taken from PGPASSWORD, PGSSLMODE and the others
     #[arg(long, global = true, value_name = "URL")]
-    database_url: Option<String>,
+    database_url: Option<Url>,
     /// The schema that holds the log
     #[arg(long, global = true, value_name = "NAME", default_value = "inorder")]
     schema: String,
@@ -26,6 +30,24 @@ pub(crate) struct Options {
     verbose: u8,
 }
 
+/// Where a server is, and perhaps a password.
+#[derive(Clone)]
+struct Url(String);
+
+impl FromStr for Url {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Url(…)")
+    }
+}
+
 impl Options {
     pub(crate) fn json(&self) -> bool {
         self.json
@@ -34,7 +56,7 @@ impl Options {
     /// The server that was named for inorder. Verbs that otherwise start a throwaway one go by this: DATABASE_URL is
     /// somebody's application.
     pub(crate) fn given_server(&self) -> Option<String> {
-        self.database_url.clone().or_else(|| variable("INORDER_DATABASE_URL"))
+        self.database_url.as_ref().map(|url| url.0.clone()).or_else(|| variable("INORDER_DATABASE_URL"))
     }
 
     /// Connects to the log, under a name that says which verb it is.
@@ -55,17 +77,12 @@ impl Options {
         verb: &str,
         adjust: impl FnOnce(Config) -> Config,
     ) -> Result<Inorder, Failure> {
-        let url = self.given_server().or_else(|| variable("DATABASE_URL")).ok_or_else(|| {
-            Failure::usage(
-                "no server is named: give --database-url postgres://user@host/database, or set INORDER_DATABASE_URL or \
-                 DATABASE_URL; `inorder demo` needs none",
-            )
-        })?;
-        let config = Config {
-            schema: self.schema.clone(),
-            application_name: format!("inorder {verb}"),
-            ..Config::new(url)
+        let config = match &self.database_url {
+            Some(url) => Config::new(&url.0).complete_from_env()?,
+            None => Config::from_env()?,
         };
+        let config =
+            Config { schema: self.schema.clone(), application_name: format!("inorder {verb}"), ..config };
         Ok(Inorder::with_config(adjust(config)).await?)
     }
 

@@ -1,0 +1,3 @@
+//! Connections, as people make them.
+
+mod encrypted;
