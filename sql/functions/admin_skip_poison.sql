@@ -33,6 +33,7 @@ DECLARE
     now    inorder.consumers;
     home   int;
     bound  bigint;
+    named  text;
 BEGIN
     PERFORM inorder.admin_known(consumer, instance, partition);
     SELECT * INTO poison FROM inorder.events AS e WHERE e.event_id = skip_poison.expected_event_id;
@@ -41,18 +42,19 @@ BEGIN
             inorder.admin_name(consumer, instance, partition)
             USING ERRCODE = 'IO004', HINT = 'name the event by its event_id; progress() tells which event a consumer failed at';
     END IF;
+    named := format('%s (%s)', poison.id, poison.event_id);
     SELECT (poison.stream_hash & 2147483647) % c.partitions INTO home
     FROM inorder.consumers AS c
     WHERE c.name = skip_poison.consumer AND c.instance = skip_poison.instance
     LIMIT 1;
     IF partition <> home THEN
-        RAISE EXCEPTION 'cannot skip event % of %: it belongs to partition %', expected_event_id,
+        RAISE EXCEPTION 'cannot skip event % of %: it belongs to partition %', named,
             inorder.admin_name(consumer, instance, partition), home
             USING ERRCODE = 'IO004', HINT = 'leave the partition out';
     END IF;
     FOR was IN SELECT * FROM inorder.admin_hold(consumer, instance, home, force) LOOP
         IF inorder.pruned_unread(was.position, was.accepted_to, was.event_types) IS NOT NULL THEN
-            RAISE EXCEPTION 'cannot skip event % of %: events that it has not read, in %, were pruned', expected_event_id,
+            RAISE EXCEPTION 'cannot skip event % of %: events that it has not read, in %, were pruned', named,
                 inorder.admin_name(consumer, instance, partition),
                 inorder.pruned_unread(was.position, was.accepted_to, was.event_types)
                 USING ERRCODE = 'IO004', HINT = 'accept that with accept_pruned() first';
@@ -63,14 +65,14 @@ BEGIN
         WHERE e.event_id = was.failed_event_id;
         next := inorder.admin_next_event(was, bound);
         IF next.event_id IS DISTINCT FROM poison.event_id THEN
-            RAISE EXCEPTION 'cannot skip event % (id %) of %: %', expected_event_id, poison.id,
+            RAISE EXCEPTION 'cannot skip event % of %: %', named,
                 inorder.admin_name(consumer, instance, partition),
                 CASE
                     WHEN poison.id <= was.position THEN format('it is behind, at position %s', was.position)
                     WHEN poison.id > bound THEN format('it is beyond the safe head %s', bound)
                     WHEN next.id IS NULL THEN 'it has nothing to read'
                     WHEN next.id > poison.id THEN format('it does not want events of type %s', poison.event_type)
-                    ELSE format('the next event is %s (id %s, %s)', next.event_id, next.id, next.event_type)
+                    ELSE format('the next event is %s (%s, %s)', next.id, next.event_id, next.event_type)
                 END
                 USING ERRCODE = 'IO004', HINT = 'only the event that the consumer would be given next is skipped';
         END IF;

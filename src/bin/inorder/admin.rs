@@ -99,6 +99,12 @@ impl Action {
         Ok(if self.force { admin.force() } else { admin })
     }
 
+    /// Nobody is asked about a consumer that is not there.
+    async fn ask(&self, admin: &Admin, consent: &Consent, question: &str) -> Result<(), Failure> {
+        admin.consumer(self.target()).await?;
+        consent.ask(question).await
+    }
+
     fn target(&self) -> Target {
         self.consumer.target.clone()
     }
@@ -176,7 +182,14 @@ impl Skip {
         if self.force {
             admin = admin.force();
         }
-        tell(screen, &[admin.skip_poison(self.consumer.target.clone(), event_id).await?])
+        let skipped = admin.skip_poison(self.consumer.target.clone(), event_id).await.map_err(|refused| {
+            let refused = Failure::from(refused);
+            match self.event {
+                EventName::EventId(_) => refused,
+                EventName::Id(id) => refused.calling(&format!("event {event_id}"), &format!("event {id}")),
+            }
+        })?;
+        tell(screen, &[skipped])
     }
 }
 
@@ -286,7 +299,8 @@ impl Reset {
                 "What it reads again it does again, but for effects that are done; what it passes over it never does."
             }
         };
-        self.consent.ask(&format!("Reset {} to {place}? {effects}", self.action.consumer.text)).await?;
+        let question = format!("Reset {} to {place}? {effects}", self.action.consumer.text);
+        self.action.ask(&admin, &self.consent, &question).await?;
         let mut reset = Place::to(self.to).max_effects(self.max_effects);
         if self.accept_pruned {
             reset = reset.accept_pruned();
@@ -318,7 +332,7 @@ impl Unregister {
     pub(crate) async fn run(&self, options: &Options, screen: &Screen) -> Result<(), Failure> {
         let admin = self.action.admin(options, "unregister").await?;
         let question = format!("Unregister {}? Its position is forgotten.", self.action.consumer.text);
-        self.consent.ask(&question).await?;
+        self.action.ask(&admin, &self.consent, &question).await?;
         tell(screen, &admin.unregister(self.action.target()).await?)
     }
 }
@@ -342,7 +356,7 @@ impl AcceptPruned {
         let admin = self.action.admin(options, "accept-pruned").await?;
         let question =
             format!("Let {} go on without the events that were pruned unread?", self.action.consumer.text);
-        self.consent.ask(&question).await?;
+        self.action.ask(&admin, &self.consent, &question).await?;
         tell(screen, &admin.accept_pruned(self.action.target()).await?)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use console::Style;
-use inorder::{DeadLetter, DeadLetterState, DeadLetters, SettledLetters};
+use inorder::{Change, DeadLetter, DeadLetterState, DeadLetters, SettledLetters};
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -48,6 +48,11 @@ enum Verb {
 
 /// List dead letters, oldest first
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder dead-letters list
+  inorder dead-letters list --consumer mail --reason exhausted --state any
+  inorder dead-letters list --after 100 --json")]
 struct List {
     #[command(flatten)]
     fitting: Fitting,
@@ -102,6 +107,10 @@ enum State {
 
 /// Show a dead letter and its event
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder dead-letters show 5
+  inorder dead-letters show 5 --json | jq .event.payload")]
 struct Show {
     /// The dead letter
     #[arg(value_name = "ID")]
@@ -112,6 +121,11 @@ struct Show {
 ///
 /// Those that are named, or all that fit.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder dead-letters retry 5 6 7
+  inorder dead-letters retry 5 --discarded
+  inorder dead-letters retry --consumer mail --reason exhausted --error refused --limit 1000")]
 struct Retry {
     #[command(flatten)]
     which: Which,
@@ -126,6 +140,10 @@ struct Retry {
 ///
 /// Those that are named, or all that fit.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder dead-letters discard 5 --why 'test order'
+  inorder dead-letters discard --type order.cancelled --up-to 80 --yes")]
 struct Discard {
     #[command(flatten)]
     which: Which,
@@ -172,43 +190,48 @@ pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Resu
                 let settled = admin.retry_dead_letters(&retry.which.fitting(state)).await?;
                 return tell_many(&settled, "to be retried", screen);
             }
-            let mut changes = Vec::new();
-            for id in &retry.which.ids {
-                match admin.retry_dead_letter(*id).await {
-                    Ok(change) => changes.push(change),
-                    // What was done until then is told.
-                    Err(error) => return tell(screen, &changes).and(Err(error.into())),
-                }
-            }
-            tell(screen, &changes)
+            settle_each(&retry.which.ids, screen, async |id| admin.retry_dead_letter(id).await).await
         }
         Verb::Discard(discard) => {
             let admin = discard.note.admin(&log);
             if discard.which.ids.is_empty() {
                 let which = discard.which.fitting(DeadLetterState::Open);
-                let most = discard.which.bounds.limit;
+                // Nobody is asked about letters of a consumer that is not there.
+                let fitting = admin.dead_letters(&which).await?.len() as u64;
                 let question = format!(
-                    "Discard all open dead letters that fit, at most {}? The events are not delivered again.",
-                    count(most)
+                    "Discard {}? The events are not delivered again.",
+                    counted(fitting, "dead letter")
                 );
                 discard.consent.ask(&question).await?;
                 return tell_many(&admin.discard_dead_letters(&which).await?, "discarded", screen);
             }
-            let named = discard.which.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            discard
-                .consent
-                .ask(&format!("Discard dead letter {named}? The events are not delivered again."))
-                .await?;
-            let mut changes = Vec::new();
             for id in &discard.which.ids {
-                match admin.discard_dead_letter(*id).await {
-                    Ok(change) => changes.push(change),
-                    Err(error) => return tell(screen, &changes).and(Err(error.into())),
-                }
+                // Nor about one that is not there.
+                admin.dead_letter(*id).await?;
             }
-            tell(screen, &changes)
+            let named = discard.which.ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let question = format!("Discard dead letter {named}? The events are not delivered again.");
+            discard.consent.ask(&question).await?;
+            settle_each(&discard.which.ids, screen, async |id| admin.discard_dead_letter(id).await).await
         }
     }
+}
+
+/// One after the other, until one is refused. What was done until then is told.
+async fn settle_each(
+    ids: &[i64],
+    screen: &Screen,
+    settle: impl AsyncFn(i64) -> Result<Change, inorder::Error>,
+) -> Result<(), Failure> {
+    let mut changes = Vec::new();
+    for id in ids {
+        match settle(*id).await {
+            Ok(change) => changes.push(change),
+            Err(refused) if changes.is_empty() => return Err(refused.into()),
+            Err(refused) => return tell(screen, &changes).and(Err(refused.into())),
+        }
+    }
+    tell(screen, &changes)
 }
 
 impl List {
@@ -327,10 +350,7 @@ fn show_list(letters: &[DeadLetter], screen: &Screen) -> Result<(), Failure> {
         let remark = [kind, letter.error.clone()].into_iter().flatten().collect::<Vec<_>>().join(" ");
         table.row(cells.map(|text| (text, Style::new())), &remark);
     }
-    for line in table.lines(screen) {
-        screen.line(line)?;
-    }
-    Ok(())
+    Ok(table.show(screen)?)
 }
 
 fn show_one(letter: &DeadLetter, event: Option<&inorder::Event>, screen: &Screen) -> Result<(), Failure> {

@@ -84,6 +84,12 @@ impl Failure {
         self
     }
 
+    /// Calls a thing what whoever gave the command called it.
+    pub(crate) fn calling(mut self, thing: &str, name: &str) -> Self {
+        self.message = self.message.replace(thing, name);
+        self
+    }
+
     /// How the tool would end.
     pub(crate) fn exit(&self) -> Exit {
         self.exit

@@ -50,6 +50,11 @@ enum Verb {
 
 /// List rows of the ledger, in the order of their keys
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder ledger list
+  inorder ledger list --handler mail --status dead
+  inorder ledger list --status done --limit 1000 --json")]
 struct List {
     /// Only those of this handler: a consumer's name, name@instance, or what a program of its own claims for
     #[arg(long, value_name = "NAME")]
@@ -80,6 +85,11 @@ enum Status {
 
 /// Show what the ledger knows of a key
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder ledger show 17000
+  inorder ledger show 17000 mail
+  inorder ledger show 'charge order 42' payments")]
 struct Show {
     /// An event's id or event_id, or the text that is claimed by
     key: String,
@@ -92,6 +102,10 @@ struct Show {
 /// It may then be claimed by another at once. Only a claim in progress, and only if its holder's process is known to be gone; with --force
 /// also if that is not known. If the holder lives after all, both may run the effect at the same time.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder ledger release 17000 mail --why 'node-1 is gone'
+  inorder ledger release 'charge order 42' payments --force --yes")]
 struct Release {
     #[command(flatten)]
     row: Row,
@@ -109,6 +123,10 @@ struct Release {
 /// Whoever claims it next runs it: a consumer that is reset to a place below it, the retry of its dead letter, a program that claims it by
 /// key. What a queue had not finished is passed over, and leaves a dead letter.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder ledger forget 17000 mail --why 'the mail never arrived'
+  inorder ledger forget 'charge order 42' payments --yes")]
 struct Forget {
     #[command(flatten)]
     row: Row,
@@ -130,6 +148,9 @@ struct Row {
 ///
 /// What a consumer may be given again stays. A reset to below what is forgotten is refused unless effects may repeat.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder ledger prune --older-than 30d")]
 struct Prune {
     /// What was done before so long, an hour at least: 30d, 12h
     #[arg(long, value_name = "AGE", value_parser = age)]
@@ -157,6 +178,7 @@ pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Resu
             let key = key(&log, &release.row.key).await?;
             let mut admin = release.note.admin(&log);
             if release.force {
+                known(&log, key, &release.row.handler).await?;
                 let question = "Release it, whether or not its holder is gone? If that lives after all, the effect may be run twice at the same time.";
                 release.consent.ask(question).await?;
                 admin = admin.force();
@@ -166,8 +188,7 @@ pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Resu
         Verb::Forget(forget) => {
             let key = key(&log, &forget.row.key).await?;
             let handler = &forget.row.handler;
-            let row = log.admin().ledger_rows(&LedgerRows::any().key(key).of(handler)).await?;
-            forget.consent.ask(&consequence(&row, handler)).await?;
+            forget.consent.ask(&consequence(&known(&log, key, handler).await?, handler)).await?;
             tell(screen, &forget.note.admin(&log).ledger_forget(key, handler).await?)
         }
         Verb::Prune(prune) => {
@@ -189,6 +210,11 @@ async fn key(log: &Inorder, text: &str) -> Result<LedgerKey, Failure> {
         return Ok(find(log, id).await?.into());
     }
     Ok(text.parse::<Uuid>().map_or_else(|_| LedgerKey::from(text), LedgerKey::from))
+}
+
+/// The row of a key and a handler: nobody is asked about one that is not there.
+async fn known(log: &Inorder, key: LedgerKey, handler: &str) -> Result<Vec<LedgerRow>, Failure> {
+    Ok(log.admin().ledger_rows(&LedgerRows::any().key(key).of(handler)).await?)
 }
 
 /// What may run again, as a question.
@@ -269,10 +295,7 @@ fn show(rows: &[LedgerRow], screen: &Screen) -> Result<(), Failure> {
         ];
         table.row(cells.map(|text| (text, Style::new())), &remark(row));
     }
-    for line in table.lines(screen) {
-        screen.line(line)?;
-    }
-    Ok(())
+    Ok(table.show(screen)?)
 }
 
 /// Until when it is held, and by whom, or when it is due, and what went wrong last.

@@ -5,6 +5,7 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 mod admin;
@@ -90,8 +91,22 @@ impl Verb {
     }
 }
 
+/// The command line. `help` knows no options of its own: who asks it for `--help` is given what `help` says.
+fn command_line() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        let asks_help = |word: &str| matches!(word, "--help" | "-h");
+        match error.get(ContextKind::InvalidSubcommand) {
+            Some(ContextValue::String(word)) if asks_help(word) => {
+                let words = std::env::args_os().filter(|word| !word.to_str().is_some_and(asks_help));
+                Cli::parse_from(words)
+            }
+            _ => error.exit(),
+        }
+    })
+}
+
 fn main() -> ExitCode {
-    let Cli { options, verb } = Cli::parse();
+    let Cli { options, verb } = command_line();
     options.log_to_stderr(verb.log_level());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

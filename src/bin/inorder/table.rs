@@ -1,5 +1,7 @@
 //! Tables that fit the terminal.
 
+use std::io;
+
 use console::{Style, measure_text_width, truncate_str};
 
 use crate::screen::Screen;
@@ -70,6 +72,11 @@ impl Table {
             }
         }
         lines
+    }
+
+    /// Prints it.
+    pub(crate) fn show(&self, screen: &Screen) -> io::Result<()> {
+        self.lines(screen).into_iter().try_for_each(|line| screen.line(line))
     }
 
     fn natural_width(&self, column: usize) -> usize {

@@ -82,7 +82,16 @@ async fn the_poison_event_is_skipped_by_id_or_by_event_id_and_only_that_one() {
             let event = event(n);
             run_with(dead.url(), &["skip", "picky", "--event", &event, "--why", "a test", "--by", "me"]).await
         };
-        assert!(skip(5).await.failed(4).contains("the next event is"));
+        let refused = skip(5).await;
+        assert!(
+            refused.failed(4).starts_with(&format!("inorder: skipping event {} of", event(5))),
+            "{refused:?}"
+        );
+        assert!(refused.err.contains(&format!("cannot skip event 5 ({})", dead.event_ids[4])), "{refused:?}");
+        assert!(
+            refused.err.contains(&format!("the next event is 4 ({}, counted)", dead.event_ids[3])),
+            "{refused:?}"
+        );
         assert_eq!(skip(4).await.said(), "picky: dead at 3 → idle at 4");
         assert_eq!(dead.pass().await, Outcome::CaughtUp);
 
@@ -145,6 +154,20 @@ async fn dead_letters_are_listed_shown_retried_and_discarded() {
     let discarded = run(url, "dead-letters discard 1 --yes").await;
     assert_eq!(discarded.said(), "picky: dead letter 1 retry_requested → dead letter 1 discarded");
     assert!(run(url, "dead-letters show 2").await.failed(4).contains("no dead letter 2"));
+}
+
+/// Standard output is for what was done.
+#[tokio::test]
+async fn where_every_dead_letter_is_refused_nothing_is_answered_and_where_some_are_those_before_them() {
+    let dead = Dead::new().await;
+    let url = dead.url();
+    run_with(url, &["skip", "picky", "--event", "4", "--why", "a test"]).await.said();
+    let refused = run(url, "dead-letters retry 7 1 --json").await;
+    assert!(refused.failed(4).contains("no dead letter 7") && refused.out.is_empty(), "{refused:?}");
+    let halfway = run(url, "dead-letters retry 1 7 --json").await;
+    assert!(halfway.failed(4).contains("no dead letter 7"), "{halfway:?}");
+    let told: serde_json::Value = serde_json::from_str(&halfway.out).unwrap();
+    assert_eq!(told["changes"].as_array().unwrap().len(), 1, "{told}");
 }
 
 #[tokio::test]
@@ -236,6 +259,7 @@ async fn prune_shows_first_and_deletes_only_what_nobody_needs() {
 #[tokio::test]
 async fn what_cannot_be_undone_is_refused_where_nobody_can_say_yes() {
     let dead = Dead::new().await;
+    run_with(dead.url(), &["skip", "picky", "--event", "4", "--why", "a test"]).await.said();
     let standing = async || run(dead.url(), "status --json").await.json()["consumers"][0]["position"].clone();
     for arguments in
         ["reset picky --to beginning", "unregister picky", "accept-pruned picky", "dead-letters discard 1"]
@@ -244,8 +268,25 @@ async fn what_cannot_be_undone_is_refused_where_nobody_can_say_yes() {
     }
     let ran = run(dead.url(), "prune --older-than 0s").await;
     assert_eq!(ran.code, 2, "{ran:?}");
-    assert_eq!(standing().await, 3);
+    assert_eq!(standing().await, 4);
     assert_eq!(run(dead.url(), "tail").await.said().lines().count(), 10);
+}
+
+#[tokio::test]
+async fn nobody_is_asked_about_what_is_not_there() {
+    let dead = Dead::new().await;
+    for (arguments, missing) in [
+        ("reset nobody --to beginning", "no consumer"),
+        ("reset picky/3 --to beginning", "no partition 3"),
+        ("unregister picky@node-1", "no instance"),
+        ("accept-pruned nobody", "no consumer"),
+        ("dead-letters discard 1", "no dead letter 1"),
+        ("dead-letters discard --consumer nobody", "no consumer"),
+        ("ledger release 1 mail --force", "no row"),
+        ("ledger forget 1 mail", "no row"),
+    ] {
+        assert!(run(dead.url(), arguments).await.failed(4).contains(missing), "{arguments}");
+    }
 }
 
 #[tokio::test]
