@@ -50,6 +50,10 @@ enum Verb {
 
 /// List hand-offs, in the order of scope and event
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder handoffs list --older-than 5m
+  inorder handoffs list --scope mail --state any --limit 1000")]
 struct List {
     /// Only those in this scope
     #[arg(long, value_name = "NAME")]
@@ -87,6 +91,10 @@ enum State {
 
 /// Show which side has an event
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder handoffs show 17000
+  inorder handoffs show 17000 mail --json")]
 struct Show {
     /// The event, by its id or its event_id
     #[arg(value_name = "ID|UUID")]
@@ -101,6 +109,10 @@ struct Show {
 /// that run answer by their memory until they are started anew. With --force also what the direct path took and has not said that it
 /// ran: if it has not, and the queue has dropped its deliveries, nobody runs that any more but who offers it anew.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder handoffs forget 17000 mail --why 'the mail never arrived'
+  inorder handoffs forget --scope mail --older-than 7d --limit 10000")]
 struct Forget {
     /// The event, by its id or its event_id
     #[arg(value_name = "ID|UUID", requires = "of_scope", required_unless_present_any = ["scope", "state", "older_than", "all"],
@@ -136,6 +148,9 @@ struct Forget {
 ///
 /// For how long that is, the programs of a scope say; 30 days where none has. What the direct path still has to run stays.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  inorder handoffs prune")]
 struct Prune {
     /// Only in this scope
     #[arg(long, value_name = "NAME")]
@@ -330,10 +345,7 @@ fn show(rows: &[HandoffRow], screen: &Screen) -> Result<(), Failure> {
         let remark = [ran, kind].into_iter().flatten().collect::<Vec<_>>().join(" ");
         table.row(cells.map(|text| (text, Style::new())), &remark);
     }
-    for line in table.lines(screen) {
-        screen.line(line)?;
-    }
-    Ok(())
+    Ok(table.show(screen)?)
 }
 
 fn word(state: &str) -> String {
