@@ -5,6 +5,7 @@
 
 mod audit;
 mod change;
+mod doctor;
 mod handoffs;
 mod instances;
 mod ledger;
@@ -23,6 +24,7 @@ use uuid::Uuid;
 
 pub use self::audit::{AuditRow, AuditRows};
 pub use self::change::{Change, Target};
+pub use self::doctor::{Doctor, Finding, Severity};
 pub use self::handoffs::{ForgottenHandoffs, HandoffRow, HandoffRows, HandoffState};
 pub use self::instances::{Instance, InstanceConsumer, InstanceState};
 pub use self::ledger::{LedgerRow, LedgerRows, LedgerStatus};

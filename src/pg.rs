@@ -73,6 +73,7 @@ impl Schema {
     }
 
     /// The same, with pieces of its statements broken on purpose.
+    #[cfg(feature = "cli")]
     pub(crate) fn broken(&self, pieces: &'static [(&'static str, &'static str)]) -> Self {
         let (name, quoted) = (self.name.clone(), self.quoted.clone());
         Self { name, quoted, rendered: Mutex::default(), broken: pieces }

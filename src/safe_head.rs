@@ -201,6 +201,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// What it breaks in our statements: pieces of their text, and what stands in their place.
+    #[cfg(feature = "cli")]
     pub(crate) fn in_statements(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::ClaimsWithoutToken => &[(

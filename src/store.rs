@@ -181,6 +181,7 @@ impl Inorder {
     }
 
     /// The same log, with pieces of our statements broken on purpose.
+    #[cfg(feature = "cli")]
     pub(crate) fn broken(&self, pieces: &'static [(&'static str, &'static str)]) -> Self {
         let Inner { config, schema, connector, pool, .. } = &*self.inner;
         let schema = Arc::new(schema.broken(pieces));

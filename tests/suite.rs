@@ -10,6 +10,7 @@ mod suite {
     mod connecting;
     mod delivery;
     mod docs;
+    mod doctor;
     mod doorbell;
     mod earthquakes;
     mod effects;

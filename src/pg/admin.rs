@@ -197,6 +197,22 @@ pub(crate) async fn create_roles(client: &ClientWrapper, schema: &Schema) -> Res
     query(client, schema, sql!("admin/create_roles"), &[]).await
 }
 
+pub(crate) async fn doctor(
+    client: &ClientWrapper,
+    schema: &Schema,
+    patience: Duration,
+    notifications: f64,
+) -> Result<Vec<Row>> {
+    let params: [&(dyn ToSql + Sync); 2] =
+        [/* patience */ &patience.as_secs_f64(), /* notifications */ &notifications];
+    query(client, schema, sql!("admin/doctor"), &params).await
+}
+
+pub(crate) async fn seen_from_here(client: &ClientWrapper, schema: &Schema) -> Result<Row> {
+    let statement = client.prepare_cached(&schema.sql(sql!("admin/seen_from_here"))).await?;
+    client.query_one(&statement, &[]).await
+}
+
 /// What may go in a step of prune.
 pub(crate) struct Step<'a> {
     pub(crate) before: OffsetDateTime,

@@ -120,3 +120,21 @@ fn links_between_the_pages_lead_somewhere() {
         }
     }
 }
+
+/// Whatever the doctor may find, the page for operators says what it means.
+#[test]
+fn every_finding_of_the_doctor_is_explained() {
+    let page = read("docs/operations.md");
+    let section = page.split("## What the doctor finds").nth(1).unwrap().split("\n## ").next().unwrap();
+    let sql = read("sql/functions/doctor.sql");
+    let mut kinds: BTreeSet<String> = sql
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("SELECT '")?.split_once("', "))
+        .map(|(kind, _)| kind.to_owned())
+        .collect();
+    kinds.extend(["clock".to_owned()]);
+    assert!(kinds.len() >= 17, "{kinds:?}");
+    for kind in kinds {
+        assert!(section.contains(&format!("`{kind}`")), "docs/operations.md does not explain `{kind}`");
+    }
+}

@@ -16,6 +16,7 @@ mod blockers;
 mod consumers;
 mod dead_letters;
 mod demo;
+mod doctor;
 mod facts;
 mod failure;
 mod handoffs;
@@ -57,6 +58,7 @@ enum Verb {
     Append(append::Args),
     Tail(tail::Args),
     Status(status::Args),
+    Doctor(doctor::Args),
     Consumers(consumers::Args),
     Show(show::Args),
     Blockers(blockers::Args),
@@ -133,6 +135,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
         Verb::Tail(args) => tail::run(args, options, &screen, &interrupt).await,
         Verb::Status(args) => interrupt.ends(status::run(&args, options, &screen)).await,
+        Verb::Doctor(args) => interrupt.ends(doctor::run(&args, options, &screen)).await,
         Verb::Consumers(args) => interrupt.ends(consumers::run(&args, options, &screen)).await,
         Verb::Show(args) => interrupt.ends(show::run(&args, options, &screen)).await,
         Verb::Blockers(args) => interrupt.ends(blockers::run(&args, options, &screen)).await,
