@@ -95,14 +95,9 @@ pub mod testing;
 
 pub use admin::{
     Admin, AuditRow, AuditRows, Blocker, Change, ConsumerRow, ConsumerStatus, DeadLetter, DeadLetterState,
-<<<<<<< HEAD
-    DeadLetters, ForgottenHandoffs, HandoffRow, HandoffRows, HandoffState, Instance, InstanceConsumer,
-    InstanceState, LedgerRow, LedgerRows, LedgerStatus, LogProgress, Progress, Prune, Pruned, Reset, Role,
-    SettledLetters, Target,
-=======
-    DeadLetters, Doctor, Finding, Instance, InstanceConsumer, InstanceState, LedgerRow, LedgerRows,
-    LedgerStatus, LogProgress, Progress, Prune, Pruned, Reset, Role, SettledLetters, Severity, Target,
->>>>>>> 60b7a7a (The doctor: what goes wrong in practice is looked for in one go, each with what to do)
+    DeadLetters, Doctor, Finding, ForgottenHandoffs, HandoffRow, HandoffRows, HandoffState, Instance,
+    InstanceConsumer, InstanceState, LedgerRow, LedgerRows, LedgerStatus, LogProgress, Progress, Prune,
+    Pruned, Reset, Role, SettledLetters, Severity, Target,
 };
 pub use backoff::Backoff;
 pub use consumer::{

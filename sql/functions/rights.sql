@@ -201,7 +201,8 @@ AS $body$
     SELECT inorder.admin_grant(role, 'admin')
 $body$;
 
--- The four roles of this schema, `<schema>_producer` and so on: which are there, what they lack, and who has them.
+-- The four roles of this schema, `<schema>_producer` and so on: which are there, what they lack, and who has them. Roles are the
+-- cluster's; one that was granted nothing here belongs to another database's log, and is not there for this one.
 CREATE OR REPLACE FUNCTION inorder.roles()
 RETURNS TABLE (kind text, role text, is_there boolean, lacking text[], members text[])
 LANGUAGE sql
@@ -218,13 +219,14 @@ AS $body$
                ORDER BY m.rolname
            )
     FROM (
-        SELECT o.place, o.kind, n.nspname || '_' || o.kind AS role
+        SELECT o.place, o.kind, n.nspname || '_' || o.kind AS role, n.nspacl
         FROM pg_class AS c
         JOIN pg_namespace AS n ON n.oid = c.relnamespace
         CROSS JOIN unnest('{producer,consumer,monitor,admin}'::text[]) WITH ORDINALITY AS o (kind, place)
         WHERE c.oid = 'inorder.events'::regclass
     ) AS k
     LEFT JOIN pg_roles AS r ON r.rolname = k.role
+        AND EXISTS (SELECT FROM aclexplode(k.nspacl) AS a WHERE a.grantee = r.oid AND a.privilege_type = 'USAGE')
     ORDER BY k.place
 $body$;
 

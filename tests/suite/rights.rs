@@ -11,7 +11,7 @@ use inorder::{
 use time::OffsetDateTime;
 
 use super::tool::inorder;
-use crate::support::{LIMIT, Role, Runs, Stage, dispatcher, eventually};
+use crate::support::{LIMIT, Role, Runs, Stage, database, dispatcher, eventually};
 
 fn every_kind(runs: &Runs) -> [Consumer; 6] {
     [
@@ -281,6 +281,15 @@ async fn the_four_roles_are_named_after_the_schema_and_keep_up_with_it() {
     let create = format!("SELECT {schema}.create_roles()");
     stage.client.batch_execute(&create).await.unwrap();
     assert_eq!(roles().await, named(true));
+    // A log of the same name in another database of the cluster, which granted them nothing.
+    let elsewhere = database().await;
+    let config = Config { schema: schema.clone(), ..Config::new(elsewhere.url()) };
+    let other = Inorder::with_config(config).await.unwrap();
+    other.migrate().await.unwrap();
+    assert!(other.admin().roles().await.unwrap().iter().all(|role| !role.is_there));
+    let granted = format!("SELECT has_schema_privilege('{schema}_admin', '{schema}', 'USAGE')");
+    assert!(!elsewhere.client().await.query_one(&granted, &[]).await.unwrap().get::<_, bool>(0));
+    drop(other);
     // As after an upgrade to a version that asks for more.
     let upgrade = format!(
         "REVOKE SELECT ON {schema}.consumers FROM {schema}_monitor; REVOKE EXECUTE ON FUNCTION {schema}.restart FROM {schema}_admin;
