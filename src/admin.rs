@@ -15,6 +15,7 @@ mod prune;
 mod reset;
 mod roles;
 mod row;
+mod trace;
 
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub use self::prune::{Prune, Pruned};
 pub use self::reset::Reset;
 pub use self::roles::Role;
 pub use self::row::ConsumerRow;
+pub use self::trace::{Trace, TraceOf, TracedEvent};
 
 use crate::consumer::Start;
 use crate::error::{Error, ErrorKind};

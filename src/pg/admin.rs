@@ -180,6 +180,64 @@ pub(crate) async fn audit_rows(
     query(client, schema, sql!("admin/audit_rows"), &params).await
 }
 
+pub(crate) async fn trace_back(
+    client: &ClientWrapper,
+    schema: &Schema,
+    of_event: Uuid,
+    limit: usize,
+) -> Result<Vec<Row>> {
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let params: [Param<'_>; 2] = [/* of_event */ &of_event, /* max_events */ &limit];
+    query(client, schema, sql!("admin/trace_back"), &params).await
+}
+
+/// The id at which a part of the log ends that has so many events; `to` where there are fewer.
+pub(crate) async fn part_end(
+    client: &ClientWrapper,
+    schema: &Schema,
+    after: i64,
+    to: i64,
+    events: i64,
+) -> Result<i64> {
+    let params: [Param<'_>; 3] = [/* after */ &after, /* to */ &to, /* events */ &events];
+    let rows = query(client, schema, sql!("admin/part_end"), &params).await?;
+    Ok(rows.first().map_or(to, |row| row.get("id")))
+}
+
+/// A part of the log, in which to look for what followed.
+pub(crate) struct Part<'a> {
+    pub(crate) event_ids: &'a [Uuid],
+    pub(crate) correlation: Option<Uuid>,
+    pub(crate) after: i64,
+    pub(crate) to: i64,
+    pub(crate) limit: usize,
+}
+
+pub(crate) async fn trace_forward(
+    client: &ClientWrapper,
+    schema: &Schema,
+    part: &Part<'_>,
+) -> Result<Vec<Row>> {
+    let limit = i32::try_from(part.limit).unwrap_or(i32::MAX);
+    let params: [Param<'_>; 5] = [
+        /* event_ids */ &part.event_ids,
+        /* correlation */ &part.correlation,
+        /* after_id */ &part.after,
+        /* to_id */ &part.to,
+        /* max_events */ &limit,
+    ];
+    query(client, schema, sql!("admin/trace_forward"), &params).await
+}
+
+pub(crate) async fn not_there(
+    client: &ClientWrapper,
+    schema: &Schema,
+    event_ids: &[Uuid],
+) -> Result<Vec<Uuid>> {
+    let rows = query(client, schema, sql!("admin/not_there"), &[/* event_ids */ &event_ids]).await?;
+    Ok(rows.iter().map(|row| row.get("event_id")).collect())
+}
+
 pub(crate) async fn log_progress(client: &ClientWrapper, schema: &Schema) -> Result<Row> {
     let statement = client.prepare_cached(&schema.sql(sql!("admin/log_progress"))).await?;
     client.query_one(&statement, &[]).await

@@ -9,6 +9,7 @@ mod prune;
 mod pruned;
 mod rows;
 mod running;
+mod trace;
 mod trail;
 
 use std::future::Future;

@@ -7,6 +7,7 @@ mod help;
 mod look;
 mod operate;
 mod tail;
+mod trace;
 
 use std::process::Stdio;
 use std::time::Duration;

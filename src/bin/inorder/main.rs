@@ -33,6 +33,7 @@ mod show;
 mod status;
 mod table;
 mod tail;
+mod trace;
 mod verify;
 mod words;
 
@@ -64,6 +65,7 @@ enum Verb {
     Blockers(blockers::Args),
     Instances(instances::Args),
     Audit(audit::Args),
+    Trace(trace::Args),
     Restart(admin::Restart),
     Skip(admin::Skip),
     Disable(admin::Disable),
@@ -141,6 +143,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Blockers(args) => interrupt.ends(blockers::run(&args, options, &screen)).await,
         Verb::Instances(args) => interrupt.ends(instances::run(&args, options, &screen)).await,
         Verb::Audit(args) => interrupt.ends(audit::run(&args, options, &screen)).await,
+        Verb::Trace(args) => trace::run(&args, options, &screen, &interrupt).await,
         Verb::Restart(args) => interrupt.acts(args.run(options, &screen)).await,
         Verb::Skip(args) => interrupt.acts(args.run(options, &screen)).await,
         Verb::Disable(args) => interrupt.acts(args.run(options, &screen)).await,
