@@ -39,7 +39,8 @@ pub struct ConsumerRow {
     /// When it last moved or failed.
     #[serde(with = "time::serde::rfc3339")]
     pub updated_at: OffsetDateTime,
-    /// The event at which it failed; `None` when there is none, it was pruned, or events of rows before this one take megabytes.
+    /// The event at which it failed; `None` when there is none, it was pruned, events of rows before this one take megabytes, or the
+    /// role may not read payloads, as a monitor.
     #[serde(skip)]
     pub failed_event: Option<Event>,
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use deadpool_postgres::ClientWrapper;
 use time::OffsetDateTime;
 use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -140,14 +141,18 @@ pub(crate) async fn consumer_rows(
     partition: Option<i32>,
 ) -> Result<Vec<Row>> {
     let instance = Some(instance).filter(|instance| !instance.is_empty());
-    let params: [Param<'_>; 5] = [
-        /* consumer */ &consumer,
-        /* instance */ &instance,
-        /* partition */ &partition,
+    let which: [Param<'_>; 4] = [
+        /* consumer */ &consumer, /* instance */ &instance, /* partition */ &partition,
         /* max_rows */ &MOST_ROWS,
-        /* budget */ &EVENTS_BUDGET,
     ];
-    query(client, schema, sql!("admin/consumer_rows"), &params).await
+    let [consumer, instance, partition, max_rows] = which;
+    let params = [consumer, instance, partition, max_rows, /* budget */ &EVENTS_BUDGET];
+    match query(client, schema, sql!("admin/consumer_rows"), &params).await {
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            query(client, schema, sql!("admin/consumer_rows_alone"), &which).await
+        }
+        answer => answer,
+    }
 }
 
 pub(crate) async fn list_instances(client: &ClientWrapper, schema: &Schema) -> Result<Vec<Row>> {

@@ -4,6 +4,7 @@ use inorder::{AuditRows, Consumer, ErrorKind, InstanceState, Target};
 use serde_json::json;
 
 use super::{LIMIT, Scene, refused};
+use crate::support::role::Role;
 use crate::support::{Act, Actor, Gate, Stage, eventually, within};
 
 #[tokio::test]
@@ -28,6 +29,22 @@ async fn all_that_is_known_of_a_consumer_is_shown_with_the_event_at_which_it_fai
         ErrorKind::NotRegistered,
         &[r#"registered are "dead", "well""#],
     );
+}
+
+/// A monitor may read no payload, and sees the rest.
+#[tokio::test]
+async fn who_may_not_read_payloads_is_shown_a_consumer_without_the_event() {
+    let scene = Scene::with(10).await;
+    scene.dead("dead", 4).await;
+    for (kind, sees) in [("monitor", false), ("admin", true)] {
+        let role = Role::of(kind, &scene.database).await;
+        let log = role.log().await;
+        let row = log.admin().consumer("dead").await.unwrap().remove(0);
+        assert_eq!((row.failed_event.is_some(), row.progress.failed_position), (sees, Some(5)), "{kind}");
+        assert_eq!(log.admin().trace(5).await.is_ok(), sees, "{kind}");
+        drop(log);
+        role.drop().await;
+    }
 }
 
 #[tokio::test]
