@@ -97,7 +97,7 @@ pub use admin::{
     Admin, AuditRow, AuditRows, Blocker, Change, ConsumerRow, ConsumerStatus, DeadLetter, DeadLetterState,
     DeadLetters, Doctor, Finding, ForgottenHandoffs, HandoffRow, HandoffRows, HandoffState, Instance,
     InstanceConsumer, InstanceState, LedgerRow, LedgerRows, LedgerStatus, LogProgress, Progress, Prune,
-    Pruned, Reset, Role, SettledLetters, Severity, Target,
+    Pruned, Reset, Role, SettledLetters, Severity, Target, Trace, TraceOf, TracedEvent,
 };
 pub use backoff::Backoff;
 pub use consumer::{
