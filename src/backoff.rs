@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Longer than anybody waits: later times are beyond what a timestamp holds.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// Exponential growth from a first pause to a longest one, with jitter.
 ///
 /// ```

@@ -29,6 +29,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::backoff::LONGEST_PAUSE;
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::outcome::shortened;
@@ -345,9 +346,6 @@ fn to_the_end<T: Send + 'static>(
         }
     }
 }
-
-/// Longer than anybody waits, and not beyond what a timestamp holds.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// How often a key is asked for that others are making at the same moment.
 const TRIES: usize = 5;

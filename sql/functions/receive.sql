@@ -336,6 +336,7 @@ BEGIN
             CROSS JOIN inorder.consumers AS c
             WHERE c.kind = 'queued' AND c.partition = 0 AND c.status NOT IN ('disabled', 'expired')
                 AND (c.event_types IS NULL OR receive_events.event_types[m.at] = ANY (c.event_types))
+            ORDER BY event_ids[m.at]
             ON CONFLICT ON CONSTRAINT ledger_pkey DO NOTHING
             RETURNING l.handler
         )

@@ -5,6 +5,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 
 use super::Pass;
+use crate::backoff::LONGEST_PAUSE;
 use crate::consumer::{Options, saturated};
 use crate::event::Event;
 use crate::outcome::{ConsumerReport, Failure, Outcome, Verdict, shortened};
@@ -169,9 +170,6 @@ impl Judgement {
         s.due_in = rearm.filter(|(times, _)| s.rearms < saturated(*times)).map(|(_, pause)| pause);
     }
 }
-
-/// Whatever pause is asked for: later times are beyond what a timestamp holds.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 #[cfg(test)]
 mod tests {

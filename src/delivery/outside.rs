@@ -7,7 +7,7 @@ use tracing::Instrument;
 
 use super::Context;
 use super::handling::{cancelling, panic_message};
-use crate::consumer::{Consumer, Effect, Work};
+use crate::consumer::{Consumer, Effect, Work, saturated};
 use crate::event::Event;
 use crate::outcome::Failure;
 use crate::pg::consumers::Key;
@@ -63,6 +63,14 @@ pub(super) async fn call(
         () = cancelling(cx.phase.clone()) => Called::Cancelled,
         () = lost => Called::Lost,
     }
+}
+
+/// Why an event is not run again whose lease ran out too often: its handler ends the process that runs it.
+pub(super) fn heard_of_no_more(consumer: &Consumer, faults: i32) -> Option<Failure> {
+    let options = &consumer.options;
+    let most = saturated(options.max_faults).saturating_add(saturated(options.max_attempts));
+    let why = || format!("its lease ran out {faults} times: whoever handles it is heard of no more");
+    (faults > most).then(|| Failure::reject(why()))
 }
 
 /// Which attempt the next run is: a run that was cut short by a fault was one, too.

@@ -62,7 +62,18 @@ pub(crate) struct Queue {
     /// Grows when somebody in this process has recorded events for it.
     nudges: watch::Receiver<u64>,
     handlers: Arc<Semaphore>,
+    /// How many may still bring something in.
+    feeders: watch::Sender<usize>,
     pub(crate) counts: Counts,
+}
+
+/// Somebody who brings events in: what they bring is waited for, and given back where it is too late to be run.
+pub(crate) struct Feeder(Arc<Queue>);
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        self.0.feeders.send_modify(|feeders| *feeders -= 1);
+    }
 }
 
 /// What was settled since the start.
@@ -117,8 +128,15 @@ impl Queue {
             settled: watch::Sender::new(0),
             retry_at: watch::Sender::new(None),
             handlers: Arc::new(Semaphore::new(consumer.options.concurrency)),
+            feeders: watch::Sender::new(0),
             counts: Counts::default(),
         })
+    }
+
+    /// For who brings events in, as long as they may.
+    pub(crate) fn feed(self: &Arc<Self>) -> Feeder {
+        self.feeders.send_modify(|feeders| *feeders += 1);
+        Feeder(Arc::clone(self))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -29,6 +29,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use super::board::Board;
 use crate::backoff::Backoff;
 use crate::consumer::Kind;
+use crate::delivery::queue::{Feeder, Queue};
 use crate::delivery::{Context, Head, Lookout, Pass, Phase, Runner};
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
@@ -53,6 +54,8 @@ const HOLDER_MARGIN: Duration = Duration::from_millis(400);
 
 /// One consumer row, as a running dispatcher drives it.
 pub(crate) struct LaneLoop {
+    /// Of the queue that it brings events into.
+    _feeder: Option<Feeder>,
     runner: Runner,
     cx: Arc<Context>,
     board: watch::Receiver<Board>,
@@ -102,6 +105,7 @@ impl LaneLoop {
         suspect: Arc<Notify>,
     ) -> Self {
         Self {
+            _feeder: runner.queue.as_ref().map(Queue::feed),
             runner,
             cx,
             board,

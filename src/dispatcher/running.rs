@@ -133,7 +133,7 @@ async fn supervise(
         lanes.spawn(LaneLoop::new(runner, Arc::clone(&cx), boards.clone(), appends.clone(), suspect).run());
     }
     for queue in queues {
-        lanes.spawn(sweep(Arc::clone(&queue), boards.clone(), cx.phase.clone()));
+        lanes.spawn(sweep(Arc::clone(&queue), queue.feed(), boards.clone(), cx.phase.clone()));
         lanes.spawn(queue.work());
     }
     let mut end = Stopped::Well;

@@ -154,6 +154,18 @@ pub(crate) struct Settlement {
     pub(crate) error: Option<String>,
 }
 
+impl Settlement {
+    /// Free again at once, at no cost.
+    pub(crate) fn released(event_id: Uuid, token: i64) -> Self {
+        let (attempts, faults, due_in, error) = (0, 0, Duration::ZERO, None);
+        Self { event_id, token, status: "pending", attempts, faults, due_in, error }
+    }
+
+    pub(crate) fn done(event_id: Uuid, token: i64) -> Self {
+        Self { status: "done", ..Self::released(event_id, token) }
+    }
+}
+
 /// Names those that were still held; the others were changed by nobody here.
 pub(crate) async fn settle(
     client: &ClientWrapper,
@@ -263,6 +275,8 @@ pub(crate) async fn enqueue(
     intake: &Intake<'_>,
     arrivals: &[Arrival],
 ) -> Result<Option<Vec<(Uuid, i64)>>> {
+    let mut arrivals: Vec<&Arrival> = arrivals.iter().collect();
+    arrivals.sort_unstable_by_key(|a| a.event_id);
     let event_ids: Vec<Uuid> = arrivals.iter().map(|a| a.event_id).collect();
     let positions: Vec<i64> = arrivals.iter().map(|a| a.position).collect();
     let streams: Vec<Option<&str>> = arrivals.iter().map(|a| a.stream.as_deref()).collect();

@@ -3,7 +3,7 @@
 -- between two of ours. They are leased to us at once. Only from where the row is to stand, and on the server that the events were
 -- read from. The answer has one row at least when the row was moved; those with an event are ours to run, the others are there
 -- already, or wait for others of their stream.
--- $1  uuid[]    event_ids
+-- $1  uuid[]    event_ids: sorted, as rows are locked in that order
 -- $2  bigint[]  positions
 -- $3  text[]    streams: NULL for events that wait for no other
 -- $4  text      handler

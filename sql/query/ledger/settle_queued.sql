@@ -55,6 +55,7 @@ letters AS (
     FROM ended AS e
     LEFT JOIN inorder.events AS v ON v.event_id = e.event_id
     WHERE e.reason IS NOT NULL AND NOT EXISTS (SELECT FROM retried AS r WHERE r.event_id = e.event_id)
+    ORDER BY e.position
 )
 SELECT event_id
 FROM settled

@@ -1,7 +1,7 @@
 -- inorder ledger/sweep
 -- Claims what is due in the queue of a handler: what waits for its next attempt, was recorded by a producer, or was left behind by a
 -- process that is heard of no more, which is a fault of its row. In order: of a stream the first only, and only what the consumer
--- has passed, as others may be in front of the rest. Nothing while the consumer is disabled, expired, gone, or another revision's.
+-- has passed, as others may be in front of the rest. What is no event of the log, or not any more, is left alone. Nothing while the consumer is disabled, expired, gone, or another revision's.
 -- $1 text    handler
 -- $2 bigint  limit
 -- $3 float8  lease: seconds
@@ -11,8 +11,14 @@
 -- $7 boolean in_order
 -- $8 int     revision: ours
 WITH due AS (
-    SELECT l.event_id, l.handler
+    SELECT l.event_id, l.handler, v.id
     FROM inorder.ledger AS l
+    CROSS JOIN LATERAL (
+        SELECT k.id
+        FROM inorder.events AS k
+        WHERE k.event_id = l.event_id
+        OFFSET 0
+    ) AS v
     WHERE l.handler = $1::text AND l.status IN ('pending', 'in_progress')
         AND coalesce(l.lease_until, l.next_attempt_at, l.created_at) <= clock_timestamp()
         AND EXISTS (
@@ -32,14 +38,15 @@ WITH due AS (
         )
     ORDER BY coalesce(l.lease_until, l.next_attempt_at, l.created_at)
     LIMIT $2::bigint
-    FOR NO KEY UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE OF l SKIP LOCKED
 ),
 claimed AS (
     UPDATE inorder.ledger AS l
     SET status = 'in_progress', token = nextval('inorder.fencing'),
         lease_until = clock_timestamp() + make_interval(secs => $3::float8), next_attempt_at = NULL,
         faults = l.faults + CASE l.status WHEN 'in_progress' THEN 1 ELSE 0 END,
-        owner = $4::uuid, updated_at = clock_timestamp()
+        -- Whoever claimed it by its uuid did not say where it is.
+        position = d.id, owner = $4::uuid, updated_at = clock_timestamp()
     FROM due AS d
     WHERE l.event_id = d.event_id AND l.handler = d.handler
     RETURNING l.event_id, l.token, l.attempts, l.faults

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::backoff::LONGEST_PAUSE;
 use crate::consumer::{Options, saturated};
 use crate::outcome::{Failure, Verdict, shortened};
 use crate::pg::ledger::{Due, Settlement};
@@ -23,15 +24,8 @@ impl Ended {
 
     /// To be run again after a pause; it costs no attempt.
     pub(super) fn released(due: &Due, pause: Duration) -> Self {
-        let settlement = Settlement {
-            event_id: due.event.event_id(),
-            token: due.token,
-            status: "pending",
-            attempts: 0,
-            faults: 0,
-            due_in: pause,
-            error: None,
-        };
+        let released = Settlement::released(due.event.event_id(), due.token);
+        let settlement = Settlement { due_in: pause, ..released };
         Self { settlement, reason: None }
     }
 
@@ -54,6 +48,7 @@ impl Ended {
             Verdict::Fault => ("pending", 0, 1, pause(due.faults + 1), None),
             Verdict::Defer(until) => ("pending", 0, 0, until.unwrap_or_else(|| pause(1)), None),
         };
+        s.due_in = s.due_in.min(LONGEST_PAUSE);
         ended
     }
 }

@@ -42,7 +42,8 @@ impl Queue {
     /// Renews everything that is held, until it is aborted.
     pub(super) async fn renew(self: Arc<Self>) {
         let lease = self.lease();
-        let pause = self.cx.renewed_every(lease);
+        let every = self.cx.renewed_every(lease);
+        let mut pause = every;
         loop {
             tokio::time::sleep(pause).await;
             let held: Vec<(Uuid, i64)> =
@@ -52,12 +53,13 @@ impl Queue {
             }
             let sent = Instant::now();
             let schema = self.cx.log.schema();
-            let renewing = ask(&self.cx.leases, lease, "renewing leases", async |client| {
+            let renewing = ask(&self.cx.leases, every / 2, "renewing leases", async |client| {
                 ledger::extend(client, schema, &self.handler, &held, lease).await
             });
             match renewing.await {
                 // What is not named is lost, or was settled meanwhile: it is not valid any longer than it was.
                 Ok(extended) => {
+                    pause = every;
                     let mut state = self.state();
                     for (id, token, _) in extended {
                         if let Some(hold) = state.held.get_mut(&id).filter(|hold| hold.token == token) {
@@ -65,7 +67,9 @@ impl Queue {
                         }
                     }
                 }
+                // It is tried again soon, over another connection.
                 Err(error) => {
+                    pause = every / 10;
                     tracing::warn!(consumer = %self.key, error = error.report(), "leases could not be renewed");
                 }
             }

@@ -17,18 +17,31 @@ use crate::pg::{On, ask};
 /// Events that one statement settles at most.
 const MOST_EVENTS: usize = 1_000;
 
+/// What is being settled. Dropped before it is, it waits for the next one who settles.
+struct InHand<'q> {
+    queue: &'q Queue,
+    ended: Vec<Ended>,
+}
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        self.queue.state().ended.append(&mut self.ended);
+    }
+}
+
+/// Is it one of the rows that the server does not take, and would not take at another time either?
+fn is_of_the_data(error: &Error) -> bool {
+    error.sqlstate().is_some_and(|state| ["22", "23", "P0"].iter().any(|class| state.starts_with(class)))
+}
+
 impl Queue {
     /// Settles what has come to an end, together, until everything has.
     pub(super) async fn settle_what_ended(&self, mut all_ended: watch::Receiver<bool>) {
         let backoff = Backoff::exponential(Duration::from_millis(50)).up_to(Duration::from_secs(2));
         let mut failures = 0;
         loop {
-            let ended: Vec<Ended> = {
-                let mut state = self.state();
-                let count = state.ended.len().min(MOST_EVENTS);
-                state.ended.drain(..count).collect()
-            };
-            if ended.is_empty() {
+            let mut taken = self.take_ended();
+            if taken.ended.is_empty() {
                 if *all_ended.borrow_and_update() {
                     return;
                 }
@@ -39,20 +52,56 @@ impl Queue {
                 }
                 continue;
             }
-            match self.settle(&ended).await {
-                Ok(settled) => {
-                    failures = 0;
-                    self.count(&ended, &settled);
-                }
+            match self.settle_all(&mut taken.ended).await {
+                Ok(()) => failures = 0,
                 Err(error) => {
                     failures += 1;
                     let pause = backoff.pause(failures);
                     tracing::warn!(consumer = %self.key, error = error.report(), ?pause, "results could not be written; they are tried again");
-                    self.keep_for_later(ended);
+                    self.keep_for_later(std::mem::take(&mut taken.ended));
                     tokio::time::sleep(pause).await;
                 }
             }
         }
+    }
+
+    fn take_ended(&self) -> InHand<'_> {
+        let mut state = self.state();
+        let count = state.ended.len().min(MOST_EVENTS);
+        InHand { queue: self, ended: state.ended.drain(..count).collect() }
+    }
+
+    /// Settles them in one statement; where one of them is refused, in halves until that one stands alone. It is given up, and
+    /// waits out its lease. What an error leaves unsettled stays in `ended`.
+    async fn settle_all(&self, ended: &mut Vec<Ended>) -> Result<(), Error> {
+        let mut part = ended.len();
+        while !ended.is_empty() {
+            part = part.min(ended.len());
+            let last = &ended[ended.len() - part..];
+            match self.settle(last).await {
+                Ok(settled) => {
+                    self.count(last, &settled);
+                    ended.truncate(ended.len() - part);
+                    part = ended.len();
+                }
+                Err(error) if !is_of_the_data(&error) => return Err(error),
+                Err(_) if part > 1 => part /= 2,
+                Err(error) => {
+                    let Settlement { event_id, token, status, .. } = &last[0].settlement;
+                    tracing::error!(consumer = %self.key, %event_id, status, error = error.report(), "a result is refused; the event is tried again when its lease has run out");
+                    self.let_go(*event_id, *token);
+                    ended.truncate(ended.len() - 1);
+                    part = ended.len();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn let_go(&self, event_id: Uuid, token: i64) {
+        metrics::lease_lost(&self.key);
+        self.state().let_go(event_id, token);
+        self.settled.send_modify(|n| *n += 1);
     }
 
     /// What is no longer ours, by our own clock, is not worth another try.
