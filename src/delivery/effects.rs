@@ -143,9 +143,11 @@ impl Runner {
                     (rest, ahead) = (&rest[events..], claimed);
                     total.processed += u64::try_from(events).unwrap_or(0);
                     state = moved_on(state, position);
-                    if events == asked {
-                        self.widen();
+                    if events < asked {
+                        // What else was claimed of the slice goes back with the row.
+                        break;
                     }
+                    self.widen();
                 }
                 Ran::Ended(pass) => {
                     total.add(&pass.report);
@@ -247,6 +249,11 @@ impl Runner {
     async fn call_outside(&self, cx: &Context, keeper: &Keeper, to_run: &[Claimed]) -> Called {
         if to_run.is_empty() {
             return Called::Done;
+        }
+        if let Some(failure) =
+            to_run.iter().find_map(|claimed| outside::heard_of_no_more(&self.consumer, claimed.faults))
+        {
+            return Called::Failed(failure);
         }
         let events: Vec<Event> = to_run.iter().map(|claimed| claimed.event.clone()).collect();
         let effects: Vec<Effect> = to_run

@@ -1,7 +1,8 @@
 //! Keeps a leased row, and the claims on what is being run for it, while handlers run: renews them from a task of its own, so
 //! that a handler which never yields is renewed for, too.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -30,6 +31,8 @@ pub(super) struct Keeper {
 #[derive(Debug, Default)]
 struct Claims {
     held: Vec<(Uuid, i64)>,
+    /// Claimed with them, and not to be run now: they lie behind what is another's.
+    spare: Vec<(Uuid, i64)>,
     turn: u64,
 }
 
@@ -86,18 +89,44 @@ impl Keeper {
         self.lease
     }
 
-    /// These are being run from now on; they were claimed by a statement sent at `asked_at`.
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These are ours; they may be run from now on. Those that were before go back with the row.
     pub(super) fn hold(&self, claims: Vec<(Uuid, i64)>) {
-        let mut held = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        held.held = claims;
-        held.turn += 1;
+        let mut ours = self.claims();
+        let before = std::mem::replace(&mut ours.held, claims);
+        ours.turn += 1;
+        if !before.is_empty() {
+            let tokens: HashSet<i64> = ours.held.iter().map(|(_, token)| *token).collect();
+            ours.spare.extend(before.into_iter().filter(|(_, token)| !tokens.contains(token)));
+        }
+    }
+
+    /// Of what is held, only the claims with these tokens are run; the others go back with the row.
+    pub(super) fn run_only(&self, tokens: impl Iterator<Item = i64>) {
+        let tokens: HashSet<i64> = tokens.collect();
+        let mut ours = self.claims();
+        if ours.held.iter().all(|(_, token)| tokens.contains(token)) {
+            return;
+        }
+        let (held, spare): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut ours.held).into_iter().partition(|(_, token)| tokens.contains(token));
+        ours.held = held;
+        ours.spare.extend(spare);
+        ours.turn += 1;
+    }
+
+    pub(super) fn held(&self) -> Vec<(Uuid, i64)> {
+        self.claims().held.clone()
     }
 
     /// They are settled, or about to be.
     pub(super) fn let_go(&self) -> Vec<(Uuid, i64)> {
-        let mut held = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        held.turn += 1;
-        std::mem::take(&mut held.held)
+        let mut ours = self.claims();
+        ours.turn += 1;
+        std::mem::take(&mut ours.held)
     }
 
     /// Is the row still ours, as far as is known? What is not known to be valid is not.
@@ -131,7 +160,8 @@ impl Keeper {
 
     /// Lets others have the row, and what was not run to its end. Where that fails, the lease runs out.
     pub(super) async fn give_back(self) {
-        let claims = self.let_go();
+        let mut claims = self.let_go();
+        claims.append(&mut self.claims().spare);
         let work =
             LeasedWork { key: &self.key, lease_token: self.token, handler: &self.handler, claims: &claims };
         let (pool, limit, schema) = (&self.cx.leases, self.cx.log.limit(), self.cx.log.schema());
@@ -162,7 +192,8 @@ struct Renewal {
 
 impl Renewal {
     async fn run(self) {
-        let pause = self.cx.renewed_every(self.lease);
+        let every = self.cx.renewed_every(self.lease);
+        let mut pause = every;
         loop {
             tokio::time::sleep(pause).await;
             let (claims, turn) = {
@@ -177,11 +208,12 @@ impl Renewal {
                 claims: &claims,
             };
             let (pool, schema, lease) = (&self.cx.leases, self.cx.log.schema(), self.lease);
-            let renewing = ask(pool, lease, "renewing a lease", async |client| {
+            let renewing = ask(pool, every / 2, "renewing a lease", async |client| {
                 leased::renew(client, schema, work, lease).await
             });
             match renewing.await {
                 Ok((row_held, claims_held)) => {
+                    pause = every;
                     let same = self.claims.lock().unwrap_or_else(PoisonError::into_inner).turn == turn;
                     let lost = same && claims_held < claims.len();
                     if lost || !row_held {
@@ -195,8 +227,9 @@ impl Renewal {
                         }
                     });
                 }
-                // It is tried again; meanwhile the lease runs on, and out.
+                // It is tried again soon, over another connection; meanwhile the lease runs on, and out.
                 Err(error) => {
+                    pause = every / 10;
                     tracing::warn!(consumer = %self.key, error = error.report(), "a lease could not be renewed");
                 }
             }

@@ -32,4 +32,5 @@ moved AS (
     WHERE name = $1::text AND instance = $2::text AND partition = $3::int AND lease_token = $4::bigint AND lease_until IS NOT NULL
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM settled) AS settled, EXISTS (SELECT FROM moved) AS moved
+-- The row first, as whoever renews it does.
+SELECT EXISTS (SELECT FROM moved) AS moved, (SELECT count(*) FROM settled) AS settled

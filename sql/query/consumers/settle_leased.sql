@@ -30,7 +30,10 @@
 -- $26 text     letter_reason
 WITH settled AS (
     UPDATE inorder.ledger AS l
-    SET status = $20::text, lease_until = NULL, next_attempt_at = NULL, attempts = l.attempts + $21::int,
+    SET status = $20::text, lease_until = NULL, next_attempt_at = NULL,
+        -- Given up, it begins anew when an operator has it tried again.
+        attempts = l.attempts + $21::int + CASE WHEN 'dead' IN ($6::text, $20::text) THEN l.faults ELSE 0 END,
+        faults = CASE WHEN 'dead' IN ($6::text, $20::text) THEN 0 ELSE l.faults END,
         last_error = coalesce($12::text, l.last_error), updated_at = clock_timestamp()
     FROM (
         SELECT u.event_id, u.token, $17::text AS handler
@@ -68,4 +71,5 @@ letter AS (
     FROM moved
     WHERE $22::bigint IS NOT NULL
 )
-SELECT (SELECT count(*) FROM settled) AS settled, EXISTS (SELECT FROM moved) AS moved, (SELECT next_attempt_at FROM moved) AS next_attempt_at
+-- The row first, as whoever renews it does.
+SELECT EXISTS (SELECT FROM moved) AS moved, (SELECT count(*) FROM settled) AS settled, (SELECT next_attempt_at FROM moved) AS next_attempt_at

@@ -61,6 +61,13 @@ impl Runner {
                 return Ok(Claims::Lost);
             }
             if let Some(claims) = self.first_of(slice, entries) {
+                // What lies behind another's event was claimed with the rest, and is not run: nor is it settled with it.
+                match &claims {
+                    Claims::Held { to_run, .. } => {
+                        keeper.run_only(to_run.iter().map(|claimed| claimed.token));
+                    }
+                    _ => keeper.run_only(std::iter::empty()),
+                }
                 return Ok(claims);
             }
         }

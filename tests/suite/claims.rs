@@ -1,0 +1,373 @@
+//! What is claimed, when things go wrong around it: every event is run, and recorded, whoever stops, falls silent or fails.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use inorder::{
+    Claim, Consumer, Effect, EffectBatchHandler, EffectHandler, Event, Failure, Outcome, Registered,
+};
+use uuid::Uuid;
+
+use crate::support::{Gate, LIMIT, Proxy, Stage, at_once, dispatcher, eventually, within};
+
+type Answer = Arc<dyn Fn(i64, u32) -> Result<(), Failure> + Send + Sync>;
+
+/// The other side of effects: it keeps every call, and answers, at some events only when the test lets it.
+#[derive(Clone)]
+struct Receiver {
+    calls: Arc<Mutex<Vec<(i64, u32)>>>,
+    answer: Answer,
+    gate: Option<(i64, Gate)>,
+}
+
+impl Receiver {
+    fn new() -> Receiver {
+        Receiver::answering(|_, _| Ok(()))
+    }
+
+    /// By event and attempt.
+    fn answering(answer: impl Fn(i64, u32) -> Result<(), Failure> + Send + Sync + 'static) -> Receiver {
+        Receiver { calls: Arc::default(), answer: Arc::new(answer), gate: None }
+    }
+
+    /// Waits at this event.
+    fn waiting_at(self, id: i64, gate: &Gate) -> Receiver {
+        Receiver { gate: Some((id, gate.clone())), ..self }
+    }
+
+    fn calls(&self) -> Vec<(i64, u32)> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    fn ids(&self) -> Vec<i64> {
+        self.calls().iter().map(|(id, _)| *id).collect()
+    }
+
+    fn sorted_ids(&self) -> Vec<i64> {
+        let mut ids = self.ids();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn effect(&self) -> Consumer {
+        Consumer::effect("mail", self.clone()).backoff(at_once())
+    }
+
+    fn effect_batch(&self) -> Consumer {
+        Consumer::effect_batch("mail", self.clone()).backoff(at_once())
+    }
+
+    fn queued(&self) -> Consumer {
+        Consumer::queued("mail", self.clone()).backoff(at_once())
+    }
+
+    async fn call(&self, event: &Event, effect: &Effect) -> Result<(), Failure> {
+        self.calls.lock().unwrap().push((event.id(), effect.attempt()));
+        match &self.gate {
+            Some((id, gate)) if *id == event.id() => gate.pass().await,
+            _ => {}
+        }
+        (self.answer)(event.id(), effect.attempt())
+    }
+}
+
+impl EffectHandler for Receiver {
+    fn handle(&self, event: &Event, effect: &Effect) -> impl Future<Output = Result<(), Failure>> + Send {
+        self.call(event, effect)
+    }
+}
+
+impl EffectBatchHandler for Receiver {
+    async fn handle(&self, events: &[Event], effects: &[Effect]) -> Result<(), Failure> {
+        for (event, effect) in events.iter().zip(effects) {
+            self.call(event, effect).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Status, attempts and faults of every row of the ledger, in the order of the events.
+async fn ledger(stage: &Stage) -> Vec<(String, i32, i32)> {
+    let rows = "SELECT status, attempts, faults FROM inorder.ledger ORDER BY position";
+    let rows = stage.client.query(rows, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+}
+
+async fn statuses(stage: &Stage) -> Vec<String> {
+    ledger(stage).await.into_iter().map(|(status, ..)| status).collect()
+}
+
+async fn all_done(stage: &Stage, count: i64) {
+    let done = "SELECT count(*) FROM inorder.ledger WHERE status = 'done'";
+    eventually(LIMIT, "everything is done", async || stage.count(done).await == count).await;
+}
+
+async fn event_id(stage: &Stage, id: i64) -> Uuid {
+    let event_id = "SELECT event_id FROM inorder.events WHERE id = $1";
+    stage.client.query_one(event_id, &[&id]).await.unwrap().get(0)
+}
+
+/// Somebody waits for a lock with this statement.
+async fn waits_for_a_lock(stage: &Stage, statement: &str) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity \
+        WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- inorder ' || $1 || '%'";
+    eventually(LIMIT, &format!("{statement} waits for a lock"), async || {
+        stage.client.query_one(waiting, &[&statement]).await.unwrap().get::<_, i64>(0) > 0
+    })
+    .await;
+}
+
+/// I-1, I-5. Of a slice, only what was handed to the handler is done.
+#[tokio::test]
+async fn an_event_behind_one_that_another_has_claimed_is_not_recorded_before_it_is_run() {
+    let stage = Stage::with_events(6).await;
+    let receiver = Receiver::new();
+    let registered = stage.register([receiver.effect_batch()]).await;
+    let event = event_id(&stage, 3).await;
+    let Claim::Acquired(claim) = stage.log.ledger().claim(event, "mail").await.unwrap() else {
+        panic!("nobody else claims")
+    };
+    registered.run_once().await.unwrap();
+    assert_eq!(receiver.ids(), [1, 2]);
+    assert!(claim.release().await.unwrap());
+    eventually(LIMIT, "it is caught up", async || {
+        stage.sql("UPDATE inorder.consumers SET next_attempt_at = NULL").await;
+        registered.run_once().await.unwrap()["mail"].outcome == Outcome::CaughtUp
+    })
+    .await;
+    assert_eq!(receiver.ids(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(statuses(&stage).await, vec!["done"; 6]);
+}
+
+/// I-6. The same where the one before is passed over.
+#[tokio::test]
+async fn an_event_behind_one_that_is_passed_over_is_run() {
+    let stage = Stage::with_events(4).await;
+    let receiver = Receiver::answering(|id, _| if id == 1 { Err(Failure::skip("odd")) } else { Ok(()) });
+    let registered = stage.register([receiver.effect_batch()]).await;
+    let event = event_id(&stage, 2).await;
+    let Claim::Acquired(claim) = stage.log.ledger().claim(event, "mail").await.unwrap() else {
+        panic!("nobody else claims")
+    };
+    registered.run_once().await.unwrap();
+    assert!(claim.complete().await.unwrap());
+    eventually(LIMIT, "it is caught up", async || {
+        stage.sql("UPDATE inorder.consumers SET next_attempt_at = NULL").await;
+        registered.run_once().await.unwrap()["mail"].outcome == Outcome::CaughtUp
+    })
+    .await;
+    assert_eq!(receiver.ids(), [1, 3, 4], "2 was run by the other");
+    assert_eq!(stage.dead_letters().await.len(), 1);
+}
+
+/// A pause beyond all calendars is a long one, and holds up nothing.
+#[tokio::test]
+async fn a_deferral_without_end_holds_up_no_other_result() {
+    let stage = Stage::with_events(20).await;
+    let receiver = Receiver::answering(|id, _| match id {
+        7 => Err(Failure::defer_for(Duration::MAX, "closed down")),
+        _ => Ok(()),
+    });
+    let registered = stage.register([receiver.queued()]).await;
+    within("a pass", registered.run_once()).await.unwrap();
+    assert_eq!(receiver.sorted_ids(), (1..=20).collect::<Vec<i64>>());
+    let mut expected = vec!["done"; 20];
+    expected[6] = "pending";
+    assert_eq!(statuses(&stage).await, expected);
+}
+
+/// I-6. Whoever claimed it by its uuid did not say where it is in the log.
+#[tokio::test]
+async fn an_event_that_was_first_claimed_by_its_uuid_leaves_a_dead_letter_too() {
+    let stage = Stage::with_events(5).await;
+    let receiver = Receiver::answering(|id, _| if id == 3 { Err(Failure::reject("never")) } else { Ok(()) });
+    let registered = stage.register([receiver.queued()]).await;
+    let event = event_id(&stage, 3).await;
+    let Claim::Acquired(claim) = stage.log.ledger().claim(event, "mail").await.unwrap() else {
+        panic!("nobody else claims")
+    };
+    assert!(claim.release().await.unwrap());
+    within("passes", registered.drain()).await.unwrap();
+    let letters = stage.dead_letters().await;
+    assert_eq!(letters.iter().map(|l| (l.event, l.reason.as_str())).collect::<Vec<_>>(), [(3, "rejected")]);
+    assert_eq!(receiver.sorted_ids(), [1, 2, 3, 4, 5]);
+}
+
+/// One that the database refuses is not written, and the others are.
+#[tokio::test]
+async fn a_result_that_cannot_be_written_holds_up_no_other() {
+    let stage = Stage::with_events(20).await;
+    let refusing = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+            IF new.position = 7 AND new.status = 'done' THEN RAISE 'no' USING ERRCODE = 'check_violation'; END IF; \
+            RETURN new; \
+        END $$; \
+        CREATE TRIGGER refuse BEFORE UPDATE ON inorder.ledger FOR EACH ROW EXECUTE FUNCTION refuse()";
+    stage.sql(refusing).await;
+    let receiver = Receiver::new();
+    let registered = stage.register([receiver.queued()]).await;
+    within("a pass", registered.run_once()).await.unwrap();
+    assert_eq!(receiver.sorted_ids(), (1..=20).collect::<Vec<i64>>());
+    let mut expected = vec!["done"; 20];
+    expected[6] = "in_progress";
+    assert_eq!(statuses(&stage).await, expected, "it waits out its lease");
+}
+
+/// A pass by hand may be dropped at any moment; what it had begun is free again at the next one.
+#[tokio::test]
+async fn a_pass_of_a_queue_that_is_dropped_is_begun_anew_by_the_next() {
+    let stage = Stage::with_events(5).await;
+    let gate = Gate::closed();
+    let receiver = Receiver::new().waiting_at(2, &gate);
+    let registered = stage.register([receiver.queued().concurrency(2)]).await;
+    tokio::select! {
+        _ = registered.run_once() => panic!("the handler waits"),
+        () = gate.reached() => {}
+    }
+    gate.open();
+    within("passes", registered.drain()).await.unwrap();
+    let mut ids = receiver.sorted_ids();
+    ids.dedup();
+    assert_eq!(ids, [1, 2, 3, 4, 5]);
+    eventually(LIMIT, "all are done", async || {
+        within("a pass", registered.run_once()).await.unwrap();
+        statuses(&stage).await == vec!["done"; 5]
+    })
+    .await;
+    assert!(ledger(&stage).await.iter().all(|(_, attempts, faults)| (*attempts, *faults) == (0, 0)));
+}
+
+/// Nothing that is on its way when a dispatcher stops waits for its lease to run out.
+#[tokio::test]
+async fn what_is_on_its_way_into_a_queue_that_stops_is_given_back() {
+    for recorded in [false, true] {
+        let stage = Stage::with_events(0).await;
+        let proxy = Proxy::in_front_of(stage.database.url()).await;
+        let log = Stage::log_through(proxy.url(), Duration::from_secs(30)).await;
+        let receiver = Receiver::new();
+        let running = dispatcher(&log, [receiver.queued()]).build().unwrap().start().await.unwrap();
+        stage.append(3).await;
+        all_done(&stage, 3).await;
+        // From now on an answer is on its way for long enough.
+        proxy.delay(Duration::from_millis(250));
+        match recorded {
+            true => stage.sql("UPDATE inorder.ledger SET status = 'pending'").await,
+            false => drop(stage.append(3).await),
+        }
+        let claimed = "SELECT count(*) FROM inorder.ledger WHERE status = 'in_progress'";
+        eventually(LIMIT, "they are claimed", async || stage.count(claimed).await > 0).await;
+        within("stopping", running.stop()).await.unwrap();
+        assert_eq!(stage.count(claimed).await, 0, "recorded: {recorded}");
+        let faults = ledger(&stage).await;
+        assert!(faults.iter().all(|(.., faults)| *faults == 0), "{faults:?}");
+    }
+}
+
+/// Both change the row and what is claimed for it.
+#[tokio::test]
+async fn a_renewal_and_a_settlement_never_wait_for_each_other_crosswise() {
+    let stage = Stage::with_events(1).await;
+    let gate = Gate::closed();
+    let receiver = Receiver::new().waiting_at(1, &gate);
+    let registered = stage.register([receiver.effect().lease(Duration::from_secs(6))]).await;
+    let mut other = stage.database.client().await;
+    let crossing = async {
+        gate.reached().await;
+        let holding = other.transaction().await.unwrap();
+        holding.batch_execute("SELECT FROM inorder.consumers FOR UPDATE").await.unwrap();
+        waits_for_a_lock(&stage, "consumers/renew").await;
+        gate.open();
+        let both = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        eventually(LIMIT, "both wait", async || stage.count(both).await == 2).await;
+        holding.commit().await.unwrap();
+    };
+    let (report, ()) = tokio::join!(registered.run_once(), crossing);
+    assert_eq!(report.unwrap()["mail"].processed, 1);
+    assert_eq!(statuses(&stage).await, ["done"]);
+}
+
+/// I-5. What was run is recorded as long as its claim lasts, not only if the first try succeeds.
+#[tokio::test]
+async fn what_was_run_is_recorded_when_the_server_comes_back() {
+    let stage = Stage::with_events(2).await;
+    let proxy = Proxy::in_front_of(stage.database.url()).await;
+    let log = Stage::log_through(proxy.url(), Duration::from_secs(5)).await;
+    let gate = Gate::closed();
+    let receiver = Receiver::new().waiting_at(1, &gate);
+    let registered = dispatcher(&log, [receiver.effect()]).build().unwrap().register().await.unwrap();
+    let away = async {
+        gate.reached().await;
+        proxy.refuse();
+        gate.open();
+        // Longer than it takes to see that nobody is there.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.heal();
+    };
+    let (report, ()) = tokio::join!(registered.run_once(), away);
+    assert!(report.is_err(), "the row was not moved: {report:?}");
+    assert_eq!(statuses(&stage).await, ["done"]);
+    drain(&registered).await;
+    assert_eq!(receiver.calls(), [(1, 1), (2, 1)]);
+}
+
+async fn drain(registered: &Registered) {
+    eventually(LIMIT, "it is caught up", async || {
+        registered.run_once().await.is_ok_and(|report| report["mail"].outcome == Outcome::CaughtUp)
+    })
+    .await;
+}
+
+/// I-5. A connection that falls silent costs a renewal, not the claim.
+#[tokio::test]
+async fn a_claim_outlives_a_connection_that_falls_silent() {
+    for queued in [false, true] {
+        let stage = Stage::with_events(1).await;
+        let proxy = Proxy::in_front_of(stage.database.url()).await;
+        let log = Stage::log_through(proxy.url(), Duration::from_secs(1)).await;
+        let gate = Gate::closed();
+        let receiver = Receiver::new().waiting_at(1, &gate);
+        let consumer = if queued { receiver.queued() } else { receiver.effect() };
+        let consumer = consumer.lease(Duration::from_secs(3));
+        let running = dispatcher(&log, [consumer]).build().unwrap().start().await.unwrap();
+        gate.reached().await;
+        let until = "SELECT (extract(epoch FROM lease_until) * 1000)::bigint FROM inorder.ledger";
+        let first = stage.count(until).await;
+        eventually(LIMIT, "it was renewed", async || stage.count(until).await > first).await;
+        let second = stage.count(until).await;
+        proxy.silence();
+        eventually(LIMIT, "it was renewed again", async || {
+            assert_eq!(statuses(&stage).await, ["in_progress"], "queued: {queued}");
+            stage.count(until).await > second
+        })
+        .await;
+        let past = format!(
+            "SELECT count(*) FROM inorder.ledger WHERE clock_timestamp() > to_timestamp({second} / 1000.0)"
+        );
+        eventually(LIMIT, "it would have run out", async || stage.count(&past).await == 1).await;
+        gate.open();
+        all_done(&stage, 1).await;
+        assert_eq!(receiver.calls(), [(1, 1)], "queued: {queued}");
+        within("stopping", running.stop()).await.unwrap();
+    }
+}
+
+/// I-6. An event whose effect ends its process each time is given up in the end.
+#[tokio::test]
+async fn an_effect_that_ends_its_process_each_time_does_not_live_for_ever() {
+    let stage = Stage::with_events(2).await;
+    let receiver = Receiver::new();
+    let consumer = receiver.effect().max_faults(3).max_attempts(2);
+    let registered = stage.register([consumer]).await;
+    let left = "INSERT INTO inorder.ledger (event_id, handler, status, token, lease_until, position, faults) \
+        SELECT event_id, 'mail', 'in_progress', nextval('inorder.fencing'), clock_timestamp(), id, 5 \
+        FROM inorder.events WHERE id = 1";
+    stage.sql(left).await;
+    let report = registered.run_once().await.unwrap();
+    assert_eq!(report["mail"].outcome, Outcome::Dead { at: 1 });
+    assert_eq!(receiver.ids(), [0; 0]);
+    assert!(
+        stage.standing("mail").await.error().contains("ran out 6 times"),
+        "{:?}",
+        stage.standing("mail").await
+    );
+}
