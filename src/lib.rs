@@ -66,6 +66,7 @@
 //!
 //! - `tls` (on by default): encrypted connections, with rustls; see `docs/connecting.md`.
 //! - `testing`: a throwaway PostgreSQL cluster for tests, benches and examples.
+//! - `http`: the exporter for Prometheus and the admin page, as a router to be mounted and by themselves.
 //! - `cli`: the tool `inorder`.
 //!
 //! # Where to read next
@@ -81,6 +82,8 @@ mod dispatcher;
 mod error;
 mod event;
 mod handoff;
+#[cfg(feature = "http")]
+pub mod http;
 mod inbound;
 mod ledger;
 mod metrics;
@@ -99,6 +102,9 @@ pub use admin::{
     InstanceConsumer, InstanceState, LedgerRow, LedgerRows, LedgerStatus, LogProgress, Progress, Prune,
     Pruned, Reset, Role, SettledLetters, Severity, Target, Trace, TraceOf, TracedEvent,
 };
+/// The crates whose types stand in this one's signatures, in the versions that fit.
+#[cfg(feature = "http")]
+pub use axum;
 pub use backoff::Backoff;
 pub use consumer::{
     BatchHandler, BoxFuture, Consumer, Effect, EffectBatchHandler, EffectHandler, HandlerTx, Start,
@@ -118,7 +124,6 @@ pub use safe_head::Follower;
 #[cfg(feature = "cli")]
 pub use safe_head::Mutant;
 pub use store::{Config, Inorder, StreamReader};
-/// The crates whose types stand in this one's signatures, in the versions that fit.
 pub use {deadpool_postgres, time, tokio_postgres, uuid};
 
 /// The code in the README compiles.

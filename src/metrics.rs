@@ -9,6 +9,8 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogra
 
 use crate::outcome::{ConsumerReport, Outcome};
 use crate::pg::consumers::Key;
+#[cfg(feature = "http")]
+use crate::pg::consumers::Totals;
 use crate::pg::consumers::poll::Standing;
 use crate::pg::ledger::Entry;
 
@@ -46,98 +48,161 @@ const HANDOFFS_UNFINISHED: &str = "inorder_handoffs_unfinished";
 const HANDOFFS_UNFINISHED_AGE: &str = "inorder_handoffs_oldest_unfinished_seconds";
 const HANDOFFS_SWEPT: &str = "inorder_handoffs_swept_total";
 
+const UP: &str = "inorder_up";
+const BUILD: &str = "inorder_build_info";
+const INSTANCES: &str = "inorder_instances";
+const CONSUMER_EVENTS: &str = "inorder_consumer_events_total";
+const MISSING: &str = "inorder_consumer_pruned_unread";
+const UNSAFE: &str = "inorder_log_unsafe_reasons";
+const WRITERS: &str = "inorder_log_writers";
+const OLDEST_BLOCKER: &str = "inorder_log_oldest_blocker_info";
+const UNFINISHED: &str = "inorder_ledger_unfinished";
+
+/// What a process measures and an exporter samples from the database, too: then the sample is what is shown.
+#[cfg(feature = "http")]
+pub(crate) const SAMPLED: [&str; 16] = [
+    LAG_EVENTS,
+    LAG_SECONDS,
+    POSITION,
+    STATUS,
+    ATTEMPTS,
+    FAULTS,
+    OPEN_LETTERS,
+    HEAD,
+    SAFE_HEAD,
+    HOLE_SECONDS,
+    BLOCKERS,
+    BLOCKER_SECONDS,
+    QUEUE_DEPTH,
+    QUEUE_DUE,
+    HANDOFFS_UNFINISHED,
+    HANDOFFS_UNFINISHED_AGE,
+];
+
+/// Bounds of the buckets of durations.
+#[cfg(feature = "http")]
+pub(crate) const SECONDS: [f64; 13] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+/// A hole that is older is told to the operator, and who holds it open.
+pub(crate) const OLD_HOLE: Duration = Duration::from_secs(5);
+
 const STATUSES: [&str; 5] = ["idle", "waiting", "dead", "disabled", "expired"];
 
-/// Describes every metric to the recorder, once.
+/// Describes every metric to the process's recorder, once.
 pub(crate) fn describe() {
     static DESCRIBED: Once = Once::new();
-    DESCRIBED.call_once(|| {
-        describe_gauge!(LAG_EVENTS, Unit::Count, "Ids between a consumer's position and the head of the log");
-        describe_gauge!(
-            LAG_SECONDS,
-            Unit::Seconds,
-            "Age of the first event that a consumer has not dealt with"
-        );
-        describe_gauge!(POSITION, Unit::Count, "Id of the last event that a consumer has dealt with");
-        describe_gauge!(STATUS, Unit::Count, "1 for the status that a consumer is in, 0 for the others");
-        describe_gauge!(ATTEMPTS, Unit::Count, "Failed attempts at the event that a consumer stands at");
-        describe_gauge!(
-            FAULTS,
-            Unit::Count,
-            "Faults of server or network at the event that a consumer stands at"
-        );
-        describe_gauge!(
-            OPEN_LETTERS,
-            Unit::Count,
-            "Dead letters of a consumer that nobody has settled, 1,000 at most"
-        );
-        describe_counter!(RECEIVED, Unit::Count, "Messages from outside, by what became of them");
-        describe_counter!(CLAIMS, Unit::Count, "Claims that were asked for, by what became of them");
-        describe_counter!(
-            LEASES_LOST,
-            Unit::Count,
-            "Leases that ran out, or were taken, while their events were handled"
-        );
-        describe_gauge!(
-            QUEUE_DEPTH,
-            Unit::Count,
-            "Unfinished events of a queued consumer, by state, 10,000 at most"
-        );
-        describe_gauge!(
-            QUEUE_DUE,
-            Unit::Seconds,
-            "For how long the event of a queue that was due first has been so, 0 when none is"
-        );
-        describe_counter!(SWEPT, Unit::Count, "Events of a queue that were claimed because they were due");
-        describe_gauge!(HEAD, Unit::Count, "Highest id that is visible");
-        describe_gauge!(SAFE_HEAD, Unit::Count, "Highest id below which nothing can appear any more");
-        describe_gauge!(
-            HOLE_SECONDS,
-            Unit::Seconds,
-            "For how long the safe head has been waiting at a hole, 0 when at none"
-        );
-        describe_gauge!(BLOCKERS, Unit::Count, "Transactions that hold an old hole open");
-        describe_gauge!(
-            BLOCKER_SECONDS,
-            Unit::Seconds,
-            "Age of the oldest transaction that holds an old hole open"
-        );
-        describe_gauge!(LISTENER, Unit::Count, "1 while the process listens to the doorbell");
-        describe_counter!(PASSES, Unit::Count, "Passes, by how they ended");
-        describe_histogram!(PASS_SECONDS, Unit::Seconds, "Duration of passes that delivered something");
-        describe_counter!(PROCESSED, Unit::Count, "Events handled, their effects committed");
-        describe_counter!(FAILED, Unit::Count, "Attempts that failed");
-        describe_counter!(SKIPPED, Unit::Count, "Events passed over with a dead letter");
-        describe_counter!(
-            FREED,
-            Unit::Count,
-            "Sessions terminated because they held a consumer for too long"
-        );
-        describe_counter!(EPOCHS, Unit::Count, "Times that the safe head was begun anew");
-        describe_counter!(HANDOFFS, Unit::Count, "Hand-offs, by what came of them");
-        describe_counter!(
-            HANDOFFS_DEGRADED,
-            Unit::Count,
-            "Decisions about hand-offs that the table does not have yet"
-        );
-        describe_gauge!(
-            HANDOFF_TABLE,
-            Unit::Count,
-            "1 while the table of hand-offs answers, 0 while memory decides"
-        );
-        describe_gauge!(HANDOFF_ENTRIES, Unit::Count, "Events that a hand-off holds in memory");
-        describe_gauge!(HANDOFFS_UNFINISHED, Unit::Count, "Events that the direct path took and has not run");
-        describe_gauge!(
-            HANDOFFS_UNFINISHED_AGE,
-            Unit::Seconds,
-            "Age of the oldest event that the direct path took and has not run"
-        );
-        describe_counter!(
-            HANDOFFS_SWEPT,
-            Unit::Count,
-            "Rows of hand-offs that were kept long enough and deleted"
-        );
-    });
+    DESCRIBED.call_once(describe_all);
+}
+
+/// Describes every metric to the recorder that is in force.
+pub(crate) fn describe_all() {
+    describe_gauge!(UP, Unit::Count, "1 if the database was reached and sampled, 0 if not");
+    describe_gauge!(BUILD, Unit::Count, "1, with the version of what answers");
+    describe_gauge!(INSTANCES, Unit::Count, "Processes that run a dispatcher, by version");
+    describe_counter!(
+        CONSUMER_EVENTS,
+        Unit::Count,
+        "Events that a consumer dealt with since it was registered, whoever ran it, by result"
+    );
+    describe_gauge!(
+        MISSING,
+        Unit::Count,
+        "1 if events were pruned that a consumer had not read: it does not run"
+    );
+    describe_gauge!(
+        UNSAFE,
+        Unit::Count,
+        "How much of what the safe head rests on does not hold: nothing is delivered then"
+    );
+    describe_gauge!(WRITERS, Unit::Count, "Transactions that have taken an id and not ended");
+    describe_gauge!(
+        OLDEST_BLOCKER,
+        Unit::Count,
+        "1, with who has held an old hole open for longest; absent when there is none"
+    );
+    describe_gauge!(
+        UNFINISHED,
+        Unit::Count,
+        "Unfinished rows of the ledger, by handler and status, 10,000 at most"
+    );
+    describe_gauge!(LAG_EVENTS, Unit::Count, "Ids between a consumer's position and the head of the log");
+    describe_gauge!(LAG_SECONDS, Unit::Seconds, "Age of the first event that a consumer has not dealt with");
+    describe_gauge!(POSITION, Unit::Count, "Id of the last event that a consumer has dealt with");
+    describe_gauge!(STATUS, Unit::Count, "1 for the status that a consumer is in, 0 for the others");
+    describe_gauge!(ATTEMPTS, Unit::Count, "Failed attempts at the event that a consumer stands at");
+    describe_gauge!(
+        FAULTS,
+        Unit::Count,
+        "Faults of server or network at the event that a consumer stands at"
+    );
+    describe_gauge!(
+        OPEN_LETTERS,
+        Unit::Count,
+        "Dead letters of a consumer that nobody has settled, 1,000 at most"
+    );
+    describe_counter!(RECEIVED, Unit::Count, "Messages from outside, by what became of them");
+    describe_counter!(CLAIMS, Unit::Count, "Claims that were asked for, by what became of them");
+    describe_counter!(
+        LEASES_LOST,
+        Unit::Count,
+        "Leases that ran out, or were taken, while their events were handled"
+    );
+    describe_gauge!(
+        QUEUE_DEPTH,
+        Unit::Count,
+        "Unfinished events of a queued consumer, by state, 10,000 at most"
+    );
+    describe_gauge!(
+        QUEUE_DUE,
+        Unit::Seconds,
+        "For how long the event of a queue that was due first has been so, 0 when none is"
+    );
+    describe_counter!(SWEPT, Unit::Count, "Events of a queue that were claimed because they were due");
+    describe_gauge!(HEAD, Unit::Count, "Highest id that is visible");
+    describe_gauge!(SAFE_HEAD, Unit::Count, "Highest id below which nothing can appear any more");
+    describe_gauge!(
+        HOLE_SECONDS,
+        Unit::Seconds,
+        "For how long the safe head has been waiting at a hole, 0 when at none"
+    );
+    describe_gauge!(BLOCKERS, Unit::Count, "Transactions that hold an old hole open");
+    describe_gauge!(
+        BLOCKER_SECONDS,
+        Unit::Seconds,
+        "Age of the oldest transaction that holds an old hole open"
+    );
+    describe_gauge!(LISTENER, Unit::Count, "1 while the process listens to the doorbell");
+    describe_counter!(PASSES, Unit::Count, "Passes, by how they ended");
+    describe_histogram!(PASS_SECONDS, Unit::Seconds, "Duration of passes that delivered something");
+    describe_counter!(PROCESSED, Unit::Count, "Events handled, their effects committed");
+    describe_counter!(FAILED, Unit::Count, "Attempts that failed");
+    describe_counter!(SKIPPED, Unit::Count, "Events passed over with a dead letter");
+    describe_counter!(FREED, Unit::Count, "Sessions terminated because they held a consumer for too long");
+    describe_counter!(EPOCHS, Unit::Count, "Times that the safe head was begun anew");
+    describe_counter!(HANDOFFS, Unit::Count, "Hand-offs, by what came of them");
+    describe_counter!(
+        HANDOFFS_DEGRADED,
+        Unit::Count,
+        "Decisions about hand-offs that the table does not have yet"
+    );
+    describe_gauge!(
+        HANDOFF_TABLE,
+        Unit::Count,
+        "1 while the table of hand-offs answers, 0 while memory decides"
+    );
+    describe_gauge!(HANDOFF_ENTRIES, Unit::Count, "Events that a hand-off holds in memory");
+    describe_gauge!(HANDOFFS_UNFINISHED, Unit::Count, "Events that the direct path took and has not run");
+    describe_gauge!(
+        HANDOFFS_UNFINISHED_AGE,
+        Unit::Seconds,
+        "Age of the oldest event that the direct path took and has not run"
+    );
+    describe_counter!(
+        HANDOFFS_SWEPT,
+        Unit::Count,
+        "Rows of hand-offs that were kept long enough and deleted"
+    );
 }
 
 fn labels(key: &Key) -> [(&'static str, String); 3] {
@@ -187,6 +252,62 @@ pub(crate) fn sample(consumers: &[Standing], head: i64) {
             gauge!(STATUS, &[consumer, instance, partition, ("status", status.to_owned())])
                 .set(if status == now { 1.0 } else { 0.0 });
         }
+    }
+}
+
+/// What only an exporter knows: does the database answer?
+#[cfg(feature = "http")]
+pub(crate) fn up(up: bool) {
+    gauge!(UP).set(if up { 1.0 } else { 0.0 });
+    gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+}
+
+/// What consumers have come to, whoever ran them.
+#[cfg(feature = "http")]
+pub(crate) fn totals(consumers: &[Totals]) {
+    for c in consumers {
+        let labels = labels(&c.key);
+        for (result, count) in [("processed", c.processed), ("failed", c.failed), ("skipped", c.skipped)] {
+            let [consumer, instance, partition] = labels.clone();
+            counter!(CONSUMER_EVENTS, &[consumer, instance, partition, ("result", result.to_owned())])
+                .absolute(count.unsigned_abs());
+        }
+        gauge!(MISSING, &labels).set(if c.is_missing { 1.0 } else { 0.0 });
+    }
+}
+
+/// Who is writing, and what does not hold of what the safe head rests on.
+#[cfg(feature = "http")]
+pub(crate) fn writers(writers: usize, unsafe_reasons: usize) {
+    for (name, count) in [(WRITERS, writers), (UNSAFE, unsafe_reasons)] {
+        gauge!(name).set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+    }
+}
+
+/// Names who has held an old hole open for longest.
+#[cfg(feature = "http")]
+pub(crate) fn oldest_blocker(pid: String, application: String, state: String) {
+    let labels = [("pid", pid), ("application", application), ("state", state)];
+    gauge!(OLDEST_BLOCKER, &labels).set(1.0);
+}
+
+/// Processes by version.
+#[cfg(feature = "http")]
+pub(crate) fn instances(versions: &[(String, i64)]) {
+    for (version, count) in versions {
+        gauge!(INSTANCES, "version" => version.clone()).set(float(*count));
+    }
+}
+
+/// What is unfinished in the ledger, by handler and status, and of the hand-offs, by scope.
+#[cfg(feature = "http")]
+pub(crate) fn unfinished(ledger: &[(String, String, i64)], handoffs: &[(String, i64, f64)]) {
+    for (handler, status, count) in ledger {
+        gauge!(UNFINISHED, "handler" => handler.clone(), "status" => status.clone()).set(float(*count));
+    }
+    for (scope, count, oldest) in handoffs {
+        gauge!(HANDOFFS_UNFINISHED, "scope" => scope.clone()).set(float(*count));
+        gauge!(HANDOFFS_UNFINISHED_AGE, "scope" => scope.clone()).set(*oldest);
     }
 }
 

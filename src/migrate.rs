@@ -140,8 +140,18 @@ impl Inorder {
     pub async fn check_schema(&self) -> Result<(), Error> {
         let what = format!("checking schema {:?}", self.schema().name());
         let client = self.client(&what).await?;
-        let look = Look::take(&**client, self.schema(), self.limit(), &what).await?;
-        look.refuse(&what)?;
+        self.check_schema_on(&**client, self.limit(), &what).await
+    }
+
+    /// The same, on a connection of the caller's.
+    pub(crate) async fn check_schema_on(
+        &self,
+        client: &impl GenericClient,
+        limit: Duration,
+        what: &str,
+    ) -> Result<(), Error> {
+        let look = Look::take(client, self.schema(), limit, what).await?;
+        look.refuse(what)?;
         if look.is_current() {
             return Ok(());
         }
@@ -154,7 +164,7 @@ impl Inorder {
                 format!("it has version {version}, inorder {LIBRARY} needs version {}", MIGRATIONS.len())
             }
         };
-        Err(refusal(&what, format_args!("{found}; run `inorder migrate` or call migrate()")))
+        Err(refusal(what, format_args!("{found}; run `inorder migrate` or call migrate()")))
     }
 }
 

@@ -142,16 +142,24 @@ impl Inorder {
     /// # Errors
     /// As for [`connect`](Self::connect).
     pub async fn with_config(config: Config) -> Result<Self, Error> {
+        let log = Self::unconnected(config)?;
+        drop(log.client("opening the log").await?);
+        Ok(log)
+    }
+
+    /// The same without asking the server: connections are made when they are needed. For programs that start, and say so, while
+    /// the server is down.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`], as for [`connect`](Self::connect).
+    pub fn unconnected(config: Config) -> Result<Self, Error> {
         if config.pool_size == 0 {
             return Err(Error::new(ErrorKind::Config, "pool_size is 0; it must be at least 1"));
         }
         let schema = Arc::new(Schema::new(&config.schema)?);
         let connector = Connector::new(&config.url, &config.application_name, config.connect_timeout)?;
         let pool = connector.pool(config.pool_size, config.wait_timeout)?;
-        let log =
-            Self { inner: Arc::new(Inner { config, schema, connector, pool, nudges: Nudges::default() }) };
-        drop(log.client("opening the log").await?);
-        Ok(log)
+        Ok(Self { inner: Arc::new(Inner { config, schema, connector, pool, nudges: Nudges::default() }) })
     }
 
     /// The configuration it was connected with.

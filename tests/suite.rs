@@ -21,6 +21,7 @@ mod suite {
     mod flights;
     mod follow;
     mod handoff;
+    mod http;
     mod inbound;
     mod ledger;
     mod limits;

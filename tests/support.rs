@@ -10,6 +10,7 @@
 //! - [`Runs`]: queued consumers that keep what they were called with;
 //! - [`Authority`]: a CA and what it signed; [`encrypting_server()`]: a server with such a certificate;
 //! - [`Words`]: what the library logs;
+//! - [`http::Served`]: a site that is asked over HTTP;
 //! - [`Proxy`]: a network that fails.
 //!
 //! A test that crashes or restarts a server, or needs settings of its own, starts one: `TempPostgres::start()`.
@@ -18,6 +19,7 @@ pub(crate) mod actor;
 pub(crate) mod certificates;
 pub(crate) mod database;
 pub(crate) mod gate;
+pub(crate) mod http;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod recording;

@@ -122,7 +122,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub(super) fn from_row(row: &Row) -> Self {
+    pub(crate) fn from_row(row: &Row) -> Self {
         Self {
             name: row.get("name"),
             instance: row.get("instance"),
@@ -176,7 +176,7 @@ pub struct LogProgress {
 }
 
 impl LogProgress {
-    pub(super) fn from_row(row: &Row) -> Self {
+    pub(crate) fn from_row(row: &Row) -> Self {
         Self {
             head: row.get("head"),
             safe_head: row.get("safe_head"),
@@ -247,7 +247,7 @@ impl fmt::Display for Blocker {
 }
 
 impl Blocker {
-    pub(super) fn from_row(row: &Row) -> Self {
+    pub(crate) fn from_row(row: &Row) -> Self {
         Self {
             pid: row.get("pid"),
             prepared_gid: row.get("prepared_gid"),

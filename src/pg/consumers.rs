@@ -338,6 +338,32 @@ pub(crate) async fn free(
     }))
 }
 
+/// What a consumer has come to since it was registered.
+#[cfg(feature = "http")]
+#[derive(Clone, Debug)]
+pub(crate) struct Totals {
+    pub(crate) key: Key,
+    pub(crate) processed: i64,
+    pub(crate) failed: i64,
+    pub(crate) skipped: i64,
+    /// Were events pruned that it had not read?
+    pub(crate) is_missing: bool,
+}
+
+#[cfg(feature = "http")]
+pub(crate) async fn totals(client: &ClientWrapper, schema: &Schema) -> Result<Vec<Totals>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/totals"))).await?;
+    let rows = client.query(&statement, &[]).await?;
+    let totals = |row: &tokio_postgres::Row| Totals {
+        key: Key { name: row.get("name"), instance: row.get("instance"), partition: row.get("partition") },
+        processed: row.get("processed"),
+        failed: row.get("failed"),
+        skipped: row.get("skipped"),
+        is_missing: row.get("is_missing"),
+    };
+    Ok(rows.iter().map(totals).collect())
+}
+
 /// Says that these rows are run by somebody.
 pub(crate) async fn touch(client: &ClientWrapper, schema: &Schema, keys: &[Key]) -> Result<u64> {
     let names: Vec<&str> = keys.iter().map(|k| k.name.as_str()).collect();

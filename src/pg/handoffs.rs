@@ -203,3 +203,14 @@ pub(crate) async fn prune(
         .await?;
     Ok((row.get("deleted"), row.get("more")))
 }
+
+/// How many events the direct path took and has not run, by scope; 10,000 at most.
+#[cfg(feature = "http")]
+pub(crate) async fn count_unfinished(
+    client: &ClientWrapper,
+    schema: &Schema,
+) -> Result<Vec<(String, i64, f64)>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("handoffs/count_unfinished"))).await?;
+    let rows = client.query(&statement, &[]).await?;
+    Ok(rows.iter().map(|r| (r.get(0), r.get(1), r.get(2))).collect())
+}

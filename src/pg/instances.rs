@@ -75,3 +75,11 @@ pub(crate) async fn epoch(client: &ClientWrapper, schema: &Schema, id: Uuid) -> 
     let statement = client.prepare_cached(&schema.sql(sql!("instances/epoch"))).await?;
     Ok(client.query_opt(&statement, &[/* id */ &id]).await?.map(|r| r.get("epoch")))
 }
+
+/// How many processes live, by version.
+#[cfg(feature = "http")]
+pub(crate) async fn count(client: &ClientWrapper, schema: &Schema) -> Result<Vec<(String, i64)>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("instances/count"))).await?;
+    let rows = client.query(&statement, &[]).await?;
+    Ok(rows.iter().map(|r| (r.get(0), r.get(1))).collect())
+}

@@ -448,3 +448,14 @@ pub(super) fn sorted(claims: &[(Uuid, i64)]) -> (Vec<Uuid>, Vec<i64>) {
     claims.sort_unstable();
     claims.into_iter().unzip()
 }
+
+/// How much is unfinished, by handler and status; 10,000 at most.
+#[cfg(feature = "http")]
+pub(crate) async fn count_unfinished(
+    client: &ClientWrapper,
+    schema: &Schema,
+) -> Result<Vec<(String, String, i64)>> {
+    let statement = client.prepare_cached(&schema.sql(sql!("ledger/count_unfinished"))).await?;
+    let rows = client.query(&statement, &[]).await?;
+    Ok(rows.iter().map(|r| (r.get(0), r.get(1), r.get(2))).collect())
+}

@@ -46,6 +46,15 @@ pub(crate) async fn begin(client: &Client) -> Result<(), tokio_postgres::Error> 
     client.batch_execute(sql!("session/begin")).await
 }
 
+/// Begins a transaction that only looks; no statement in it takes longer than `limit`.
+#[cfg(feature = "http")]
+pub(crate) async fn look(client: &Client, limit: Duration) -> Result<(), tokio_postgres::Error> {
+    let begin = sql!("session/look");
+    client
+        .batch_execute(&format!("{begin}; SET LOCAL statement_timeout = {}", limit.as_millis().max(1)))
+        .await
+}
+
 /// From here on a pass's transaction is the handlers': their statements end after `statement`, a client that fell silent
 /// after `idle`, and [`back_to_guard`] undoes what they did.
 pub(crate) async fn guard(

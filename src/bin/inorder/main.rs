@@ -29,6 +29,7 @@ mod prune;
 mod question;
 mod roles;
 mod screen;
+mod serve;
 mod show;
 mod status;
 mod table;
@@ -79,6 +80,7 @@ enum Verb {
     Ledger(ledger::Args),
     Handoffs(handoffs::Args),
     Roles(roles::Args),
+    Serve(serve::Args),
     Verify(verify::Args),
     #[command(hide = true)]
     VerifyWorker(verify::worker::Args),
@@ -157,6 +159,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Ledger(args) => interrupt.acts(ledger::run(&args, options, &screen)).await,
         Verb::Handoffs(args) => interrupt.acts(handoffs::run(&args, options, &screen)).await,
         Verb::Roles(args) => interrupt.acts(roles::run(&args, options, &screen)).await,
+        Verb::Serve(args) => serve::run(args, options, &screen, &interrupt).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
         Verb::VerifyWorker(args) => verify::worker::run(args, options, &interrupt).await,
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,

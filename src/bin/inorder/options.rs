@@ -77,13 +77,20 @@ impl Options {
         verb: &str,
         adjust: impl FnOnce(Config) -> Config,
     ) -> Result<Inorder, Failure> {
+        Ok(Inorder::with_config(adjust(self.config(verb)?)).await?)
+    }
+
+    /// Without asking the server, which may be down.
+    pub(crate) fn connect_later(&self, verb: &str) -> Result<Inorder, Failure> {
+        Ok(Inorder::unconnected(self.config(verb)?)?)
+    }
+
+    fn config(&self, verb: &str) -> Result<Config, Failure> {
         let config = match &self.database_url {
             Some(url) => Config::new(&url.0).complete_from_env()?,
             None => Config::from_env()?,
         };
-        let config =
-            Config { schema: self.schema.clone(), application_name: format!("inorder {verb}"), ..config };
-        Ok(Inorder::with_config(adjust(config)).await?)
+        Ok(Config { schema: self.schema.clone(), application_name: format!("inorder {verb}"), ..config })
     }
 
     /// Sends log lines to standard error: warnings, unless more is asked for.
@@ -106,6 +113,6 @@ impl Options {
 }
 
 /// An environment variable, unless it is empty.
-fn variable(name: &str) -> Option<String> {
+pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use crate::metrics;
+use crate::metrics::{self, OLD_HOLE};
 use crate::store::Inorder;
 
-/// A hole that is older is told to the operator.
-const OLD_HOLE: Duration = Duration::from_secs(5);
 /// How often it is asked who holds it open.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 

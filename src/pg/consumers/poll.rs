@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "http")]
+use deadpool_postgres::ClientWrapper;
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
@@ -93,4 +95,11 @@ pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) 
 /// The statement of [`poll`], for whichever session runs it.
 pub(crate) async fn prepare(client: &Client, schema: &Schema) -> Result<Statement> {
     client.prepare(&schema.sql(sql!("consumers/poll"))).await
+}
+
+/// The same as [`poll`], of a session that has no process of its own.
+#[cfg(feature = "http")]
+pub(crate) async fn look(client: &ClientWrapper, schema: &Schema) -> Result<Poll> {
+    let statement = client.prepare_cached(&schema.sql(sql!("consumers/poll"))).await?;
+    poll(client, &statement, Uuid::nil()).await
 }
