@@ -28,6 +28,7 @@ use crate::pg::{deadline, session};
 
 pub(crate) mod environment;
 mod passfile;
+pub(crate) mod sources;
 pub(crate) mod target;
 #[cfg_attr(not(feature = "tls"), path = "connect/plain.rs")]
 mod tls;
@@ -42,6 +43,22 @@ pub(crate) struct Connector {
     connect_timeout: Duration,
     /// Where the last session was made, which is where the primary is.
     primary: Arc<AtomicUsize>,
+}
+
+/// A session at the server of this URL as it comes: a standby's, too, and with the server's settings.
+#[cfg(feature = "testing")]
+pub(crate) async fn visit(
+    url: &str,
+    limit: Duration,
+    heard: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<Client, Error> {
+    let connector = Connector::new(url, "inorder", limit)?;
+    let (place, heard): (_, Heard) = (&connector.target.places[0], Arc::new(heard));
+    let what = format!("connecting to {place}/{}", connector.target.database_name());
+    let begun = deadline(limit, &what, Box::pin(connector.encrypted_or_not(place, &heard, &what))).await?;
+    // It ends with the client.
+    drop(begun.carrier.hand_over());
+    Ok(begun.client)
 }
 
 /// Who is told the payloads of notifications.

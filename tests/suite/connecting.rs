@@ -1,3 +1,5 @@
 //! Connections, as people make them.
 
 mod encrypted;
+mod said;
+mod secrets;

@@ -23,27 +23,27 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// How a run ended.
 #[derive(Debug)]
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
+pub(super) struct Ran {
+    pub(super) code: i32,
+    pub(super) out: String,
+    pub(super) err: String,
 }
 
 impl Ran {
     /// Standard output, which is one JSON object.
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         assert_eq!(self.code, 0, "{self:?}");
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
 
     /// Standard output of a run that went well, without the last line end.
-    fn said(&self) -> &str {
+    pub(super) fn said(&self) -> &str {
         assert_eq!((self.code, self.err.as_str()), (0, ""), "{self:?}");
         self.out.trim_end()
     }
 
     /// Standard error of a run that did not go well: one line.
-    fn failed(&self, code: i32) -> &str {
+    pub(super) fn failed(&self, code: i32) -> &str {
         assert_eq!(self.code, code, "{self:?}");
         let line = self.err.trim_end();
         assert!(line.starts_with("inorder: ") && line.lines().count() == 1, "{self:?}");
@@ -63,16 +63,11 @@ fn inorder_with(url: &str, arguments: &[&str]) -> Command {
 }
 
 /// The tool, on no database.
-fn program() -> Command {
+pub(super) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_inorder"));
     for (name, _) in std::env::vars_os() {
-        let said = |prefix: &str| name.to_str().is_some_and(|name| name.starts_with(prefix));
-        // What says where a server is; where the tests' own is found stays.
-        if said("PG")
-            || said("INORDER_") && !said("INORDER_PG_BIN")
-            || said("DATABASE_URL")
-            || said("RUST_LOG")
-        {
+        let is = |prefix: &str| name.to_str().is_some_and(|name| name.starts_with(prefix));
+        if is("PG") || is("DATABASE_URL") || is("INORDER_CONFIG") || is("RUST_LOG") {
             command.env_remove(name);
         }
     }
@@ -96,7 +91,7 @@ async fn run_with(url: &str, arguments: &[&str]) -> Ran {
 }
 
 /// Waits for the end of a run.
-async fn ended(child: Child) -> Ran {
+pub(super) async fn ended(child: Child) -> Ran {
     let output = tokio::time::timeout(LIMIT, child.wait_with_output()).await.expect("it ends").unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let code = output.status.code().unwrap_or_else(|| panic!("ended by a signal: {:?}", output.status));

@@ -97,7 +97,7 @@ pub(crate) async fn run(
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
         Failure::failed(arena::describe(&*error)).while_doing(format_args!("bench {}", args.what.name()))
     };
-    let arena = Arena::open(options.given_server()).await.map_err(failed)?;
+    let arena = Arena::open(options.given_server()?).await.map_err(failed)?;
     let measuring = async { measure(&args, &arena).await.map_err(failed) };
     let measured = interrupt.ends(measuring).await;
     let closed = arena.close().await.map_err(failed);

@@ -65,7 +65,7 @@ pub(crate) async fn run(
     stage.say([screen.styled(&bold, "inorder demo: every event, in order, once"), String::new()])?;
     let house = interrupt.ends(House::open(options)).await?;
     stage.tell(&house.in_words())?;
-    stage.say([format!("  psql {}", house.url), String::new()])?;
+    stage.say([format!("  psql {}", house.address()), String::new()])?;
     let played = tokio::select! {
         played = play(args, &house, &mut stage) => played,
         () = interrupt.wait() => Err(interrupt.failure("interrupted")),
@@ -103,7 +103,7 @@ struct House {
 
 impl House {
     async fn open(options: &Options) -> Result<Self, Failure> {
-        let (server, database) = match options.given_server() {
+        let (server, database) = match options.given_server()? {
             Some(url) => (Server::Existing(url), format!("inorder_demo_{:08x}", fastrand::u32(..))),
             None => (Server::Throwaway(TempPostgres::start().await?), "demo".into()),
         };
@@ -122,6 +122,11 @@ impl House {
             }
             None => "A database of its own was made on the given server, and is dropped at the end:".into(),
         }
+    }
+
+    /// What `psql` takes; of a server that was given not more than the database's name, as its URL may hold a password.
+    fn address(&self) -> &str {
+        if self.is_throwaway() { &self.url } else { &self.database }
     }
 
     async fn close(self) -> Result<(), Failure> {

@@ -13,6 +13,7 @@ mod append;
 mod audit;
 mod bench;
 mod blockers;
+mod config;
 mod consumers;
 mod dead_letters;
 mod demo;
@@ -85,6 +86,7 @@ enum Verb {
     #[command(hide = true)]
     VerifyWorker(verify::worker::Args),
     Bench(bench::Args),
+    Config(config::Args),
 }
 
 impl Verb {
@@ -162,6 +164,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Serve(args) => serve::run(args, options, &screen, &interrupt).await,
         Verb::Verify(args) => verify::run(args, options, &screen, &interrupt).await,
         Verb::VerifyWorker(args) => verify::worker::run(args, options, &interrupt).await,
+        Verb::Config(args) => config::run(&args, options, &screen),
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -3,8 +3,10 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::str::FromStr;
 
+use inorder::settings::{Flags, Settings};
 use inorder::{Config, Inorder};
 use tracing_subscriber::EnvFilter;
 
@@ -15,13 +17,22 @@ use crate::failure::Failure;
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Options {
     /// The server: postgres://user@host:port/database, or key=value pairs, with the words of psql (sslmode, sslrootcert, …).
-    /// Without it, the environment variable INORDER_DATABASE_URL, then DATABASE_URL, then PGHOST and the others, then the
-    /// server's socket on this machine. What it leaves open is taken from PGPASSWORD, PGSSLMODE and the others
+    /// Without it INORDER_DATABASE_URL, then the configuration file, then DATABASE_URL, then PGHOST and the others, then the
+    /// server's socket on this machine
     #[arg(long, global = true, value_name = "URL")]
     database_url: Option<Url>,
-    /// The schema that holds the log
-    #[arg(long, global = true, value_name = "NAME", default_value = "inorder")]
-    schema: String,
+    /// A configuration file in TOML form. Without it the one that INORDER_CONFIG names
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The schema that holds the log. Without it INORDER_SCHEMA, then `inorder`
+    #[arg(long, global = true, value_name = "NAME")]
+    schema: Option<String>,
+    /// How long a new connection may take, at each host [default: 10]
+    #[arg(long, global = true, value_name = "SECONDS")]
+    connect_timeout: Option<String>,
+    /// How long a statement may take [default: 30]
+    #[arg(long, global = true, value_name = "SECONDS")]
+    statement_timeout: Option<String>,
     /// Answer in JSON, one object (`tail`: one a line). Ids are integers and stay exact above 2^53, where a reader lets them
     #[arg(long, global = true)]
     json: bool,
@@ -53,10 +64,23 @@ impl Options {
         self.json
     }
 
-    /// The server that was named for inorder. Verbs that otherwise start a throwaway one go by this: DATABASE_URL is
-    /// somebody's application.
-    pub(crate) fn given_server(&self) -> Option<String> {
-        self.database_url.as_ref().map(|url| url.0.clone()).or_else(|| variable("INORDER_DATABASE_URL"))
+    /// The server that was named for inorder, by flag or variable. Verbs that otherwise start a throwaway one go by this:
+    /// DATABASE_URL is somebody's application, and so may be what stands in a file.
+    pub(crate) fn given_server(&self) -> Result<Option<String>, Failure> {
+        let given =
+            self.database_url.as_ref().map(|url| url.0.clone()).or_else(|| variable("INORDER_DATABASE_URL"));
+        Ok(given.map(|url| Config::with_env(&url)).transpose()?.map(|config| config.url))
+    }
+
+    /// All that is said of the server, and where.
+    pub(crate) fn settings(&self) -> Result<Settings, Failure> {
+        let mut flags = Flags::default();
+        flags.database_url = self.database_url.as_ref().map(|url| url.0.clone());
+        flags.config.clone_from(&self.config);
+        flags.schema.clone_from(&self.schema);
+        flags.connect_timeout.clone_from(&self.connect_timeout);
+        flags.statement_timeout.clone_from(&self.statement_timeout);
+        Ok(Settings::gather(&flags)?)
     }
 
     /// Connects to the log, under a name that says which verb it is.
@@ -86,11 +110,8 @@ impl Options {
     }
 
     fn config(&self, verb: &str) -> Result<Config, Failure> {
-        let config = match &self.database_url {
-            Some(url) => Config::new(&url.0).complete_from_env()?,
-            None => Config::from_env()?,
-        };
-        Ok(Config { schema: self.schema.clone(), application_name: format!("inorder {verb}"), ..config })
+        let settings = self.settings()?;
+        Ok(Config { application_name: format!("inorder {verb}"), ..settings.config().clone() })
     }
 
     /// Sends log lines to standard error: warnings, unless more is asked for.

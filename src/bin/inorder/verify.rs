@@ -140,7 +140,7 @@ pub(crate) async fn run(
     screen: &Screen,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    let server = options.given_server();
+    let server = options.given_server()?;
     if server.is_none() {
         tell("no server is named: starting a throwaway one, with fsync on");
     }

@@ -348,7 +348,15 @@ async fn exit_codes_tell_wrong_usage_from_a_server_that_is_not_there() {
         let ran = run(nowhere, arguments).await;
         assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{arguments}: {ran:?}");
     }
-    let nobody = super::ended(program().env("PGHOST", "/nonexistent").arg("status").spawn().unwrap()).await;
+    let nobody = super::ended(
+        program()
+            .env_remove("INORDER_DATABASE_URL")
+            .env("PGHOST", "/nonexistent")
+            .arg("status")
+            .spawn()
+            .unwrap(),
+    )
+    .await;
     assert!(nobody.failed(3).contains("--database-url"), "{nobody:?}");
     let file = run(nowhere, "append /nonexistent/file").await;
     assert!(file.failed(1).contains("opening /nonexistent/file"), "{file:?}");

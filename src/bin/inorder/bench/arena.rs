@@ -6,7 +6,7 @@ use std::time::Duration;
 use inorder::testing::{Server, TempPostgres};
 use inorder::{Config, Inorder};
 use tokio::time::Instant;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 use super::figures::About;
 use super::{Result, sql};
@@ -153,10 +153,7 @@ async fn about(client: &Client) -> Result<About> {
 }
 
 pub(crate) async fn connect(url: &str) -> Result<Client> {
-    let (client, connection) = tokio::time::timeout(LIMIT, tokio_postgres::connect(url, NoTls)).await??;
-    // Its error is also the error of whatever the client was waiting for.
-    tokio::spawn(async move { connection.await.ok() });
-    Ok(client)
+    Ok(inorder::testing::connect(url).await?)
 }
 
 /// Waits until `there` answers true.

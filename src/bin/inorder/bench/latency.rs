@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use inorder::{Consumer, Dispatcher};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::Client;
 
 use super::append::PAYLOAD;
 use super::arena::{Arena, LIMIT};
@@ -77,18 +76,13 @@ async fn through_notify(arena: &Arena, apart: Duration, clock: Duration) -> Resu
     let log = arena.bare().await?;
     let schema = &log.config().schema;
     let (notified, mut notifications) = mpsc::unbounded_channel::<i64>();
-    let (listener, mut connection) = tokio_postgres::connect(&arena.url(), NoTls).await?;
-    let listening = tokio::spawn(async move {
-        let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
-        while let Some(Ok(message)) = messages.next().await {
-            if let AsyncMessage::Notification(note) = message
-                && let Ok(id) = note.payload().parse()
-                && notified.send(id).is_err()
-            {
-                break;
-            }
+    let listener = inorder::testing::connect_hearing(&arena.url(), move |payload| {
+        if let Ok(id) = payload.parse() {
+            // Nobody is interested any more when this fails.
+            let _ = notified.send(id);
         }
-    });
+    })
+    .await?;
     listener.batch_execute(&format!("LISTEN {schema}")).await?;
     let reader = arena.connect().await?;
     let event = reader.prepare(&sql::event(schema)).await?;
@@ -104,8 +98,8 @@ async fn through_notify(arena: &Arena, apart: Duration, clock: Duration) -> Resu
     });
     let producer = arena.connect().await?;
     let latencies = produce(&producer, &sql::insert_notifying(schema), apart, clock, arrivals).await?;
+    // With it goes who hears.
     drop(listener);
-    listening.await?;
     reading.await??;
     arena.drop(log).await?;
     Ok(latencies)

@@ -1,16 +1,12 @@
 //! Where the proof runs: a server, and a schema of its own on it.
 
-use std::time::Duration;
-
 use inorder::testing::TempPostgres;
 use inorder::{Config, Inorder};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 use super::statements::{self, EVICT, PREPARED, TABLES, render};
 use super::trouble::{CouldNot, Result};
 
-/// How long anything asked of the server may take.
-const LIMIT: Duration = Duration::from_secs(30);
 /// Prepared transactions that a throwaway server allows.
 const PREPARED_MOST: u32 = 64;
 
@@ -88,14 +84,7 @@ impl Site {
 
     /// A session of its own; it ends when the client is dropped.
     pub(crate) async fn session(&self) -> Result<Client> {
-        let mut config: tokio_postgres::Config = self.url.parse()?;
-        config.connect_timeout(LIMIT).application_name("inorder verify");
-        let connecting = tokio::time::timeout(LIMIT, config.connect(NoTls));
-        let (client, connection) = connecting.await.map_err(|_| {
-            CouldNot::new(format!("connecting: no answer within {LIMIT:?}; is the server reachable?"))
-        })??;
-        tokio::spawn(async move { connection.await.ok() });
-        Ok(client)
+        Ok(inorder::testing::connect(&self.url).await?)
     }
 
     /// Leaves the server as it was found. A throwaway one goes anyway.
