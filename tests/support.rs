@@ -11,6 +11,7 @@
 //! - [`Authority`]: a CA and what it signed; [`encrypting_server()`]: a server with such a certificate;
 //! - [`Words`]: what the library logs;
 //! - [`http::Served`]: a site that is asked over HTTP;
+//! - [`prometheus::Prometheus`]: a real one that scrapes, and [`prometheus::lint`], its linter;
 //! - [`Proxy`]: a network that fails.
 //!
 //! A test that crashes or restarts a server, or needs settings of its own, starts one: `TempPostgres::start()`.
@@ -21,6 +22,7 @@ pub(crate) mod database;
 pub(crate) mod gate;
 pub(crate) mod http;
 pub(crate) mod process;
+pub(crate) mod prometheus;
 pub(crate) mod proxy;
 pub(crate) mod recording;
 pub(crate) mod role;

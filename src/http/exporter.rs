@@ -102,8 +102,21 @@ impl Families {
         }
     }
 
+    /// In the order of their names, and of their labels where the order of lines says nothing, so that people find their way.
     fn render(self) -> String {
-        self.0.into_values().collect()
+        let mut text = String::new();
+        for lines in self.0.into_values() {
+            let (comments, mut samples): (Vec<&str>, Vec<&str>) =
+                lines.lines().partition(|line| line.starts_with('#'));
+            if !comments.iter().any(|line| line.ends_with(" histogram") || line.ends_with(" summary")) {
+                samples.sort_unstable();
+            }
+            for line in comments.iter().chain(&samples) {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+        text
     }
 }
 
@@ -140,5 +153,61 @@ impl ProcessMetrics {
     /// In the text format of Prometheus.
     pub fn render(&self) -> String {
         self.0.render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROCESS: &str = "\
+# HELP inorder_consumer_lag_events Late.
+# TYPE inorder_consumer_lag_events gauge
+inorder_consumer_lag_events{consumer=\"a\"} 7
+
+# TYPE inorder_pass_duration_seconds histogram
+inorder_pass_duration_seconds_bucket{le=\"0.5\"} 1
+inorder_pass_duration_seconds_bucket{le=\"+Inf\"} 1
+inorder_pass_duration_seconds_sum 0.1
+inorder_pass_duration_seconds_count 1
+
+# HELP mine What the application measures.
+# TYPE mine gauge
+mine{b=\"2\"} 2
+mine{b=\"1\"} 1
+";
+
+    #[test]
+    fn what_is_sampled_is_there_once_and_what_the_process_measured_follows() {
+        let mut families = Families::of(
+            "# TYPE inorder_consumer_lag_events gauge\ninorder_consumer_lag_events{consumer=\"a\"} 9\n",
+        );
+        families.add_process(PROCESS);
+        let text = families.render();
+        assert!(
+            text.starts_with(
+                "# TYPE inorder_consumer_lag_events gauge\ninorder_consumer_lag_events{consumer=\"a\"} 9\n"
+            ),
+            "{text}"
+        );
+        assert!(!text.contains("} 7"), "{text}");
+        assert!(
+            text.contains("le=\"0.5\"} 1\ninorder_pass_duration_seconds_bucket{le=\"+Inf\"} 1\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("# TYPE mine gauge\nmine{b=\"1\"} 1\nmine{b=\"2\"} 2\n"), "{text}");
+    }
+
+    /// What the process saw last of a database that is down would look as if all were well.
+    #[test]
+    fn what_cannot_be_sampled_is_not_there() {
+        let mut families = Families::of(&sampled(None));
+        families.add_process(PROCESS);
+        let text = families.render();
+        assert!(
+            text.contains("\ninorder_up 0\n") && text.contains("inorder_pass_duration_seconds_sum 0.1"),
+            "{text}"
+        );
+        assert!(!text.contains("inorder_consumer_lag_events"), "{text}");
     }
 }

@@ -207,3 +207,46 @@ impl Hole {
         (safe_head, age)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(head: i64, safe_head: i64) -> LogProgress {
+        let hole = (safe_head < head).then_some(safe_head + 1);
+        LogProgress { head, safe_head, hole, writers: 1, pruned_to: 0, pruned_types: serde_json::Value::Null }
+    }
+
+    fn secs(seconds: u64) -> Option<Duration> {
+        Some(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_hole_grows_older_until_the_safe_head_moves() {
+        let (mut hole, start) = (Hole::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(hole.now(&log(5, 5), None, at(0)), (5, None));
+        assert_eq!(hole.now(&log(9, 6), Some(100.0), at(1)), (6, secs(0)));
+        assert_eq!(hole.now(&log(12, 6), Some(100.0), at(8)), (6, secs(7)));
+        assert_eq!(hole.now(&log(12, 6), None, at(9)), (6, secs(8)), "nobody may see how old the writer is");
+        assert_eq!(hole.now(&log(12, 8), Some(100.0), at(10)), (8, secs(0)));
+        assert_eq!(hole.now(&log(12, 12), None, at(11)), (12, None));
+    }
+
+    #[test]
+    fn an_id_that_was_rolled_back_is_no_old_hole_however_many_writers_come_and_go() {
+        let (mut hole, start) = (Hole::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(hole.now(&log(9, 6), Some(0.5), at(0)), (6, secs(0)));
+        assert_eq!(hole.now(&log(90, 6), Some(0.5), at(60)), (6, Some(Duration::from_millis(500))));
+        assert_eq!(hole.now(&log(95, 95), None, at(61)), (95, None), "a moment without writers");
+        assert_eq!(hole.now(&log(99, 6), Some(0.5), at(62)), (95, secs(0)), "what was settled stays so");
+    }
+
+    #[test]
+    fn a_log_that_lost_its_tail_is_looked_at_anew() {
+        let (mut hole, now) = (Hole::default(), Instant::now());
+        assert_eq!(hole.now(&log(90, 90), None, now), (90, None));
+        assert_eq!(hole.now(&log(80, 70), None, now), (70, secs(0)));
+    }
+}

@@ -6,6 +6,7 @@ mod handoffs;
 mod help;
 mod look;
 mod operate;
+mod serve;
 mod tail;
 mod trace;
 
