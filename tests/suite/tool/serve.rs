@@ -90,9 +90,11 @@ async fn serve_refuses_what_would_let_strangers_in() {
     assert!(everywhere.failed(2).contains("token"), "{everywhere:?}");
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("read");
-    for (token, says) in
-        [(Some("short"), "at least 16"), (Some("a token with blanks in it"), "white space"), (None, "No such file")]
-    {
+    for (token, says) in [
+        (Some("short"), "at least 16"),
+        (Some("a token with blanks in it"), "white space"),
+        (None, "No such file"),
+    ] {
         token.iter().for_each(|token| std::fs::write(&file, token).unwrap());
         let path = if token.is_some() { file.clone() } else { folder.path().join("not-there") };
         let refused = run_with(db.url(), &["serve", "--read-token-file", path.to_str().unwrap()]).await;
