@@ -88,6 +88,73 @@ pub(crate) const SECONDS: [f64; 13] =
 pub(crate) const OLD_HOLE: Duration = Duration::from_secs(5);
 
 const STATUSES: [&str; 5] = ["idle", "waiting", "dead", "disabled", "expired"];
+const QUEUE_STATES: [&str; 2] = ["pending", "in_progress"];
+
+const GAUGES: [(&str, Unit, &str); 27] = [
+    (UP, Unit::Count, "1 if the database was reached and sampled, 0 if not"),
+    (BUILD, Unit::Count, "1, with the version of what answers"),
+    (INSTANCES, Unit::Count, "Processes that run a dispatcher, by version"),
+    (MISSING, Unit::Count, "1 if events were pruned that a consumer had not read: it does not run"),
+    (UNSAFE, Unit::Count, "How much of what the safe head rests on does not hold: nothing is delivered then"),
+    (WRITERS, Unit::Count, "Transactions that have taken an id and not ended"),
+    (
+        OLDEST_BLOCKER,
+        Unit::Count,
+        "1, with who has held an old hole open for longest; absent when there is none",
+    ),
+    (UNFINISHED, Unit::Count, "Unfinished rows of the ledger, by handler and status, 10,000 at most"),
+    (LAG_EVENTS, Unit::Count, "Ids between a consumer's position and the head of the log"),
+    (LAG_SECONDS, Unit::Seconds, "Age of the first event that a consumer has not dealt with"),
+    (POSITION, Unit::Count, "Id of the last event that a consumer has dealt with"),
+    (STATUS, Unit::Count, "1 for the status that a consumer is in, 0 for the others"),
+    (ATTEMPTS, Unit::Count, "Failed attempts at the event that a consumer stands at"),
+    (FAULTS, Unit::Count, "Faults of server or network at the event that a consumer stands at"),
+    (OPEN_LETTERS, Unit::Count, "Dead letters of a consumer that nobody has settled, 1,000 at most"),
+    (QUEUE_DEPTH, Unit::Count, "Unfinished events of a queued consumer, by state, 10,000 at most"),
+    (
+        QUEUE_DUE,
+        Unit::Seconds,
+        "For how long the event of a queue that was due first has been so, 0 when none is",
+    ),
+    (HEAD, Unit::Count, "Highest id that is visible"),
+    (SAFE_HEAD, Unit::Count, "Highest id below which nothing can appear any more"),
+    (HOLE_SECONDS, Unit::Seconds, "For how long the safe head has been waiting at a hole, 0 when at none"),
+    (BLOCKERS, Unit::Count, "Transactions that hold an old hole open"),
+    (BLOCKER_SECONDS, Unit::Seconds, "Age of the oldest transaction that holds an old hole open"),
+    (LISTENER, Unit::Count, "1 while the process listens to the doorbell"),
+    (HANDOFF_TABLE, Unit::Count, "1 while the table of hand-offs answers, 0 while memory decides"),
+    (HANDOFF_ENTRIES, Unit::Count, "Events that a hand-off holds in memory"),
+    (HANDOFFS_UNFINISHED, Unit::Count, "Events that the direct path took and has not run"),
+    (
+        HANDOFFS_UNFINISHED_AGE,
+        Unit::Seconds,
+        "Age of the oldest event that the direct path took and has not run",
+    ),
+];
+
+const COUNTERS: [(&str, Unit, &str); 14] = [
+    (
+        CONSUMER_EVENTS,
+        Unit::Count,
+        "Events that a consumer dealt with since it was registered, whoever ran it, by result",
+    ),
+    (RECEIVED, Unit::Count, "Messages from outside, by what became of them"),
+    (CLAIMS, Unit::Count, "Claims that were asked for, by what became of them"),
+    (LEASES_LOST, Unit::Count, "Leases that ran out, or were taken, while their events were handled"),
+    (SWEPT, Unit::Count, "Events of a queue that were claimed because they were due"),
+    (PASSES, Unit::Count, "Passes, by how they ended"),
+    (PROCESSED, Unit::Count, "Events handled, their effects committed"),
+    (FAILED, Unit::Count, "Attempts that failed"),
+    (SKIPPED, Unit::Count, "Events passed over with a dead letter"),
+    (FREED, Unit::Count, "Sessions terminated because they held a consumer for too long"),
+    (EPOCHS, Unit::Count, "Times that the safe head was begun anew"),
+    (HANDOFFS, Unit::Count, "Hand-offs, by what came of them"),
+    (HANDOFFS_DEGRADED, Unit::Count, "Decisions about hand-offs that the table does not have yet"),
+    (HANDOFFS_SWEPT, Unit::Count, "Rows of hand-offs that were kept long enough and deleted"),
+];
+
+const HISTOGRAMS: [(&str, Unit, &str); 1] =
+    [(PASS_SECONDS, Unit::Seconds, "Duration of passes that delivered something")];
 
 /// Describes every metric to the process's recorder, once.
 pub(crate) fn describe() {
@@ -97,112 +164,15 @@ pub(crate) fn describe() {
 
 /// Describes every metric to the recorder that is in force.
 pub(crate) fn describe_all() {
-    describe_gauge!(UP, Unit::Count, "1 if the database was reached and sampled, 0 if not");
-    describe_gauge!(BUILD, Unit::Count, "1, with the version of what answers");
-    describe_gauge!(INSTANCES, Unit::Count, "Processes that run a dispatcher, by version");
-    describe_counter!(
-        CONSUMER_EVENTS,
-        Unit::Count,
-        "Events that a consumer dealt with since it was registered, whoever ran it, by result"
-    );
-    describe_gauge!(
-        MISSING,
-        Unit::Count,
-        "1 if events were pruned that a consumer had not read: it does not run"
-    );
-    describe_gauge!(
-        UNSAFE,
-        Unit::Count,
-        "How much of what the safe head rests on does not hold: nothing is delivered then"
-    );
-    describe_gauge!(WRITERS, Unit::Count, "Transactions that have taken an id and not ended");
-    describe_gauge!(
-        OLDEST_BLOCKER,
-        Unit::Count,
-        "1, with who has held an old hole open for longest; absent when there is none"
-    );
-    describe_gauge!(
-        UNFINISHED,
-        Unit::Count,
-        "Unfinished rows of the ledger, by handler and status, 10,000 at most"
-    );
-    describe_gauge!(LAG_EVENTS, Unit::Count, "Ids between a consumer's position and the head of the log");
-    describe_gauge!(LAG_SECONDS, Unit::Seconds, "Age of the first event that a consumer has not dealt with");
-    describe_gauge!(POSITION, Unit::Count, "Id of the last event that a consumer has dealt with");
-    describe_gauge!(STATUS, Unit::Count, "1 for the status that a consumer is in, 0 for the others");
-    describe_gauge!(ATTEMPTS, Unit::Count, "Failed attempts at the event that a consumer stands at");
-    describe_gauge!(
-        FAULTS,
-        Unit::Count,
-        "Faults of server or network at the event that a consumer stands at"
-    );
-    describe_gauge!(
-        OPEN_LETTERS,
-        Unit::Count,
-        "Dead letters of a consumer that nobody has settled, 1,000 at most"
-    );
-    describe_counter!(RECEIVED, Unit::Count, "Messages from outside, by what became of them");
-    describe_counter!(CLAIMS, Unit::Count, "Claims that were asked for, by what became of them");
-    describe_counter!(
-        LEASES_LOST,
-        Unit::Count,
-        "Leases that ran out, or were taken, while their events were handled"
-    );
-    describe_gauge!(
-        QUEUE_DEPTH,
-        Unit::Count,
-        "Unfinished events of a queued consumer, by state, 10,000 at most"
-    );
-    describe_gauge!(
-        QUEUE_DUE,
-        Unit::Seconds,
-        "For how long the event of a queue that was due first has been so, 0 when none is"
-    );
-    describe_counter!(SWEPT, Unit::Count, "Events of a queue that were claimed because they were due");
-    describe_gauge!(HEAD, Unit::Count, "Highest id that is visible");
-    describe_gauge!(SAFE_HEAD, Unit::Count, "Highest id below which nothing can appear any more");
-    describe_gauge!(
-        HOLE_SECONDS,
-        Unit::Seconds,
-        "For how long the safe head has been waiting at a hole, 0 when at none"
-    );
-    describe_gauge!(BLOCKERS, Unit::Count, "Transactions that hold an old hole open");
-    describe_gauge!(
-        BLOCKER_SECONDS,
-        Unit::Seconds,
-        "Age of the oldest transaction that holds an old hole open"
-    );
-    describe_gauge!(LISTENER, Unit::Count, "1 while the process listens to the doorbell");
-    describe_counter!(PASSES, Unit::Count, "Passes, by how they ended");
-    describe_histogram!(PASS_SECONDS, Unit::Seconds, "Duration of passes that delivered something");
-    describe_counter!(PROCESSED, Unit::Count, "Events handled, their effects committed");
-    describe_counter!(FAILED, Unit::Count, "Attempts that failed");
-    describe_counter!(SKIPPED, Unit::Count, "Events passed over with a dead letter");
-    describe_counter!(FREED, Unit::Count, "Sessions terminated because they held a consumer for too long");
-    describe_counter!(EPOCHS, Unit::Count, "Times that the safe head was begun anew");
-    describe_counter!(HANDOFFS, Unit::Count, "Hand-offs, by what came of them");
-    describe_counter!(
-        HANDOFFS_DEGRADED,
-        Unit::Count,
-        "Decisions about hand-offs that the table does not have yet"
-    );
-    describe_gauge!(
-        HANDOFF_TABLE,
-        Unit::Count,
-        "1 while the table of hand-offs answers, 0 while memory decides"
-    );
-    describe_gauge!(HANDOFF_ENTRIES, Unit::Count, "Events that a hand-off holds in memory");
-    describe_gauge!(HANDOFFS_UNFINISHED, Unit::Count, "Events that the direct path took and has not run");
-    describe_gauge!(
-        HANDOFFS_UNFINISHED_AGE,
-        Unit::Seconds,
-        "Age of the oldest event that the direct path took and has not run"
-    );
-    describe_counter!(
-        HANDOFFS_SWEPT,
-        Unit::Count,
-        "Rows of hand-offs that were kept long enough and deleted"
-    );
+    for (name, unit, what) in GAUGES {
+        describe_gauge!(name, unit, what);
+    }
+    for (name, unit, what) in COUNTERS {
+        describe_counter!(name, unit, what);
+    }
+    for (name, unit, what) in HISTOGRAMS {
+        describe_histogram!(name, unit, what);
+    }
 }
 
 fn labels(key: &Key) -> [(&'static str, String); 3] {
@@ -211,6 +181,12 @@ fn labels(key: &Key) -> [(&'static str, String); 3] {
         ("instance", key.instance.clone()),
         ("partition", key.partition.to_string()),
     ]
+}
+
+/// The same, and one more.
+fn labels_and(key: &Key, name: &'static str, value: &str) -> [(&'static str, String); 4] {
+    let [consumer, instance, partition] = labels(key);
+    [consumer, instance, partition, (name, value.to_owned())]
 }
 
 /// Ids and counts as gauges: exact up to 2^53.
@@ -236,10 +212,8 @@ pub(crate) fn sample(consumers: &[Standing], head: i64) {
         gauge!(FAULTS, &labels).set(f64::from(c.faults));
         gauge!(OPEN_LETTERS, &labels).set(float(c.open_letters));
         if let Some(depth) = c.depth {
-            for (state, count) in [("pending", depth.pending), ("in_progress", depth.in_progress)] {
-                let [consumer, instance, partition] = labels.clone();
-                gauge!(QUEUE_DEPTH, &[consumer, instance, partition, ("state", state.to_owned())])
-                    .set(float(count));
+            for (state, count) in QUEUE_STATES.into_iter().zip([depth.pending, depth.in_progress]) {
+                gauge!(QUEUE_DEPTH, &labels_and(&c.key, "state", state)).set(float(count));
             }
             gauge!(QUEUE_DUE, &labels).set(depth.due_for.unwrap_or_default().max(0.0));
         }
@@ -248,9 +222,8 @@ pub(crate) fn sample(consumers: &[Standing], head: i64) {
             status => status,
         };
         for status in STATUSES {
-            let [consumer, instance, partition] = labels.clone();
-            gauge!(STATUS, &[consumer, instance, partition, ("status", status.to_owned())])
-                .set(if status == now { 1.0 } else { 0.0 });
+            let is = if status == now { 1.0 } else { 0.0 };
+            gauge!(STATUS, &labels_and(&c.key, "status", status)).set(is);
         }
     }
 }
@@ -266,13 +239,10 @@ pub(crate) fn up(up: bool) {
 #[cfg(feature = "http")]
 pub(crate) fn totals(consumers: &[Totals]) {
     for c in consumers {
-        let labels = labels(&c.key);
         for (result, count) in [("processed", c.processed), ("failed", c.failed), ("skipped", c.skipped)] {
-            let [consumer, instance, partition] = labels.clone();
-            counter!(CONSUMER_EVENTS, &[consumer, instance, partition, ("result", result.to_owned())])
-                .absolute(count.unsigned_abs());
+            counter!(CONSUMER_EVENTS, &labels_and(&c.key, "result", result)).absolute(count.unsigned_abs());
         }
-        gauge!(MISSING, &labels).set(if c.is_missing { 1.0 } else { 0.0 });
+        gauge!(MISSING, &labels(&c.key)).set(if c.is_missing { 1.0 } else { 0.0 });
     }
 }
 
@@ -311,15 +281,20 @@ pub(crate) fn unfinished(ledger: &[(String, String, i64)], handoffs: &[(String, 
     }
 }
 
-/// A consumer that is no longer registered is in no status and behind nothing; a gauge cannot be taken back.
-pub(crate) fn forget(key: &Key) {
-    let labels = labels(key);
+/// A consumer that is no longer registered is in no status and behind nothing, and its queue is empty; a gauge cannot be taken back.
+pub(crate) fn forget(was: &Standing) {
+    let labels = labels(&was.key);
     for name in [LAG_EVENTS, LAG_SECONDS, ATTEMPTS, FAULTS, OPEN_LETTERS] {
         gauge!(name, &labels).set(0.0);
     }
     for status in STATUSES {
-        let [consumer, instance, partition] = labels.clone();
-        gauge!(STATUS, &[consumer, instance, partition, ("status", status.to_owned())]).set(0.0);
+        gauge!(STATUS, &labels_and(&was.key, "status", status)).set(0.0);
+    }
+    if was.depth.is_some() {
+        for state in QUEUE_STATES {
+            gauge!(QUEUE_DEPTH, &labels_and(&was.key, "state", state)).set(0.0);
+        }
+        gauge!(QUEUE_DUE, &labels).set(0.0);
     }
 }
 
@@ -340,8 +315,6 @@ pub(crate) fn listening(connected: bool) {
 }
 
 pub(crate) fn pass(key: &Key, report: &ConsumerReport, took: Duration) {
-    let labels = labels(key);
-    let [consumer, instance, partition] = labels.clone();
     let outcome = match report.outcome {
         Outcome::CaughtUp => "caught_up",
         Outcome::More => "more",
@@ -355,7 +328,8 @@ pub(crate) fn pass(key: &Key, report: &ConsumerReport, took: Duration) {
         Outcome::Pruned { .. } => "pruned",
         Outcome::Stopped => "stopped",
     };
-    counter!(PASSES, &[consumer, instance, partition, ("outcome", outcome.to_owned())]).increment(1);
+    counter!(PASSES, &labels_and(key, "outcome", outcome)).increment(1);
+    let labels = labels(key);
     for (name, count) in [(PROCESSED, report.processed), (FAILED, report.failed), (SKIPPED, report.skipped)] {
         if count > 0 {
             counter!(name, &labels).increment(count);
@@ -368,8 +342,7 @@ pub(crate) fn pass(key: &Key, report: &ConsumerReport, took: Duration) {
 
 /// A pass that ended in an error of the server or the network.
 pub(crate) fn pass_failed(key: &Key) {
-    let [consumer, instance, partition] = labels(key);
-    counter!(PASSES, &[consumer, instance, partition, ("outcome", "error".to_owned())]).increment(1);
+    counter!(PASSES, &labels_and(key, "outcome", "error")).increment(1);
 }
 
 pub(crate) fn freed(key: &Key) {
@@ -389,8 +362,7 @@ pub(crate) fn claim(key: &Key, entry: &Entry) {
         (None, Some(_)) => "held",
         (None, None) => "refused",
     };
-    let [consumer, instance, partition] = labels(key);
-    counter!(CLAIMS, &[consumer, instance, partition, ("result", result.to_owned())]).increment(1);
+    counter!(CLAIMS, &labels_and(key, "result", result)).increment(1);
 }
 
 /// A claim, or a row's lease, was no longer ours.

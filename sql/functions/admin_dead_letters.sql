@@ -140,8 +140,9 @@ LANGUAGE plpgsql
 VOLATILE
 AS $body$
 BEGIN
-    INSERT INTO inorder.ledger AS l (event_id, handler, status, position)
-    SELECT DISTINCT e.event_id, inorder.ledger_handler(d.consumer, d.instance), 'pending', e.id
+    INSERT INTO inorder.ledger AS l (event_id, handler, status, position, stream)
+    SELECT DISTINCT e.event_id, inorder.ledger_handler(d.consumer, d.instance), 'pending', e.id,
+        inorder.ledger_stream(e.tenant_id, e.stream_type, e.stream_id)
     FROM inorder.dead_letters AS d
     JOIN inorder.events AS e ON e.event_id = d.event_id
     WHERE d.id = ANY (letters) AND EXISTS (

@@ -373,8 +373,8 @@ impl Watcher {
         self.board
             .borrow()
             .standings
-            .keys()
-            .filter(|key| !standings.contains_key(key))
+            .values()
+            .filter(|was| !standings.contains_key(&was.key))
             .for_each(metrics::forget);
         let standings = Arc::new(standings);
         self.board.send_modify(|board| {

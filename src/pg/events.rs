@@ -30,27 +30,11 @@ pub(crate) async fn append(
     events: &[NewEvent],
     max_bytes: i32,
 ) -> Result<Appended> {
-    let column = Columns::of(events);
-    let rows = client
-        .query_typed(
-            &schema.sql(sql!("events/append")),
-            &[
-                (/* expected */ &expected, Type::INT8),
-                (/* event_ids */ &column.event_ids, Type::UUID_ARRAY),
-                (/* event_types */ &column.event_types, Type::TEXT_ARRAY),
-                (/* payloads */ &column.payloads, Type::TEXT_ARRAY),
-                (/* metadata */ &column.metadata, Type::TEXT_ARRAY),
-                (/* stream_types */ &column.stream_types, Type::TEXT_ARRAY),
-                (/* stream_ids */ &column.stream_ids, Type::TEXT_ARRAY),
-                (/* tenant_ids */ &column.tenant_ids, Type::TEXT_ARRAY),
-                (/* schema_versions */ &column.schema_versions, Type::INT4_ARRAY),
-                (/* correlation_ids */ &column.correlation_ids, Type::UUID_ARRAY),
-                (/* causation_ids */ &column.causation_ids, Type::UUID_ARRAY),
-                (/* created_by */ &column.created_by, Type::TEXT_ARRAY),
-                (/* max_bytes */ &max_bytes, Type::INT4),
-            ],
-        )
-        .await?;
+    let columns = Columns::of(events);
+    let mut params: Vec<Param<'_>> = vec![(/* expected */ &expected, Type::INT8)];
+    params.extend(columns.params());
+    params.push((/* max_bytes */ &max_bytes, Type::INT4));
+    let rows = client.query_typed(&schema.sql(sql!("events/append")), &params).await?;
     let [row] = rows.as_slice() else { unreachable!("a function with OUT parameters answers one row") };
     let event_id: Option<Uuid> = row.get("mismatch_event_id");
     Ok(Appended {
@@ -98,28 +82,12 @@ pub(crate) async fn receive(
     events: &[NewEvent],
     max_bytes: i32,
 ) -> Result<ReceivedAll> {
-    let column = Columns::of(events);
-    let rows = client
-        .query_typed(
-            &schema.sql(sql!("events/receive")),
-            &[
-                (/* source */ &source, Type::TEXT),
-                (/* external_ids */ &external_ids, Type::TEXT_ARRAY),
-                (/* event_ids */ &column.event_ids, Type::UUID_ARRAY),
-                (/* event_types */ &column.event_types, Type::TEXT_ARRAY),
-                (/* payloads */ &column.payloads, Type::TEXT_ARRAY),
-                (/* metadata */ &column.metadata, Type::TEXT_ARRAY),
-                (/* stream_types */ &column.stream_types, Type::TEXT_ARRAY),
-                (/* stream_ids */ &column.stream_ids, Type::TEXT_ARRAY),
-                (/* tenant_ids */ &column.tenant_ids, Type::TEXT_ARRAY),
-                (/* schema_versions */ &column.schema_versions, Type::INT4_ARRAY),
-                (/* correlation_ids */ &column.correlation_ids, Type::UUID_ARRAY),
-                (/* causation_ids */ &column.causation_ids, Type::UUID_ARRAY),
-                (/* created_by */ &column.created_by, Type::TEXT_ARRAY),
-                (/* max_bytes */ &max_bytes, Type::INT4),
-            ],
-        )
-        .await?;
+    let columns = Columns::of(events);
+    let mut params: Vec<Param<'_>> =
+        vec![(/* source */ &source, Type::TEXT), (/* external_ids */ &external_ids, Type::TEXT_ARRAY)];
+    params.extend(columns.params());
+    params.push((/* max_bytes */ &max_bytes, Type::INT4));
+    let rows = client.query_typed(&schema.sql(sql!("events/receive")), &params).await?;
     let [row] = rows.as_slice() else { unreachable!("a function with OUT parameters answers one row") };
     let outcomes: Vec<String> = row.get::<_, Option<_>>("outcomes").unwrap_or_default();
     let ids: Vec<i64> = row.get::<_, Option<_>>("ids").unwrap_or_default();
@@ -160,6 +128,23 @@ impl<'a> Columns<'a> {
             causation_ids: column(events, |e| e.causation_id),
             created_by: column(events, |e| e.created_by.as_deref()),
         }
+    }
+
+    /// In the order in which the functions that append take them.
+    fn params(&self) -> [Param<'_>; 11] {
+        [
+            (/* event_ids */ &self.event_ids, Type::UUID_ARRAY),
+            (/* event_types */ &self.event_types, Type::TEXT_ARRAY),
+            (/* payloads */ &self.payloads, Type::TEXT_ARRAY),
+            (/* metadata */ &self.metadata, Type::TEXT_ARRAY),
+            (/* stream_types */ &self.stream_types, Type::TEXT_ARRAY),
+            (/* stream_ids */ &self.stream_ids, Type::TEXT_ARRAY),
+            (/* tenant_ids */ &self.tenant_ids, Type::TEXT_ARRAY),
+            (/* schema_versions */ &self.schema_versions, Type::INT4_ARRAY),
+            (/* correlation_ids */ &self.correlation_ids, Type::UUID_ARRAY),
+            (/* causation_ids */ &self.causation_ids, Type::UUID_ARRAY),
+            (/* created_by */ &self.created_by, Type::TEXT_ARRAY),
+        ]
     }
 }
 

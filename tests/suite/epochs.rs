@@ -1,10 +1,12 @@
 //! What was known before a crash, a restart or a failover is not trusted after it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use inorder::testing::TempPostgres;
-use inorder::{Config, Inorder, Registered, Running};
+use inorder::{Config, Consumer, Dispatcher, Inorder, Registered, Running};
 use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
 
 use crate::support::{Proxy, Recording, Writer, connect, eventually, process, versatile_database};
 
@@ -324,6 +326,35 @@ async fn passes_that_still_reach_the_old_primary_neither_mix_nor_block() {
     failover.new_ones_are_delivered(running, registered).await;
 }
 
+/// The same for the connections over which an effect consumer leases its row, claims and settles.
+#[tokio::test]
+async fn an_effect_consumer_that_still_reaches_the_old_primary_goes_on_at_the_new_one() {
+    let mut failover = Failover::new().await;
+    let ran = Arc::new(Mutex::new(Vec::new()));
+    let running = Arc::clone(&ran);
+    let mail = Consumer::effect_fn("mail", move |event, _| {
+        running.lock().unwrap().push(event.event_id());
+        Box::pin(async { Ok(()) })
+    });
+    let dispatcher = Dispatcher::builder(&failover.seen.log).consumer(mail);
+    let dispatcher = dispatcher.poll_interval(Duration::from_millis(50)).build().unwrap();
+    let running = dispatcher.start().await.unwrap();
+    eventually(LIMIT, "three are run", async || ran.lock().unwrap().len() == 3).await;
+    failover.part().await;
+    failover.promote().await;
+    assert_eq!(failover.end_lookers().await, 1, "the watcher");
+    Writer::on(failover.standby.url()).await.append_many(5).await;
+    let new = connect(failover.standby.url()).await;
+    let rows = new.query("SELECT event_id FROM inorder.events WHERE id > 3", &[]).await.unwrap();
+    let new: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
+    eventually(LIMIT, "the new primary's are run", async || {
+        let ran = ran.lock().unwrap();
+        new.iter().all(|event_id| ran.contains(event_id))
+    })
+    .await;
+    running.stop().await.unwrap();
+}
+
 impl Failover {
     /// A dispatcher at work and one by hand, with connections of every kind to the old primary.
     async fn run_until_the_tail_is_delivered(&self) -> (Running, Registered) {
@@ -341,10 +372,14 @@ impl Failover {
 
     /// Whoever looks at the head comes back, and that is to the new primary.
     async fn end_all_but_passes(&self) {
+        assert_eq!(self.end_lookers().await, 2, "the watcher, and who looks by hand");
+    }
+
+    /// Ends the sessions that look at the head. How many there were.
+    async fn end_lookers(&self) -> i64 {
         let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'inorder' \
             AND query ~ '^-- inorder (events/look|consumers/poll|instances/mark|safe_head)'";
-        let ended: i64 = connect(self.primary.url()).await.query_one(end, &[]).await.unwrap().get(0);
-        assert_eq!(ended, 2, "the watcher, and who looks by hand");
+        connect(self.primary.url()).await.query_one(end, &[]).await.unwrap().get(0)
     }
 
     async fn new_ones_are_delivered(self, running: Running, registered: Registered) {

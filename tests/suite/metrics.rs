@@ -76,6 +76,13 @@ async fn every_registered_consumer_is_measured_in_every_state_until_it_is_unregi
              FROM unnest('{open, open, retry_requested, resolved, discarded}'::text[]) WITH ORDINALITY AS l (state, n)",
         )
         .await;
+    stage
+        .sql(
+            "INSERT INTO inorder.consumers (name, kind, position, status) VALUES ('queue', 'queued', 3, 'disabled'); \
+             INSERT INTO inorder.ledger (event_id, handler, status, position) \
+             SELECT event_id, 'queue', 'pending', id FROM inorder.events",
+        )
+        .await;
     let running = stage.dispatcher([idle("idle")]).build().unwrap().start().await.unwrap();
     let status = |name: &str, status: &str| {
         seen.gauge("inorder_consumer_status", &[("consumer", name), ("status", status)])
@@ -94,11 +101,17 @@ async fn every_registered_consumer_is_measured_in_every_state_until_it_is_unregi
     eventually(LIMIT, "it listens", async || seen.gauge("inorder_listener_connected", &[]) == Some(1.0))
         .await;
 
+    let depth = || seen.gauge("inorder_queue_events", &[("consumer", "queue"), ("state", "pending")]);
+    let due = || seen.gauge("inorder_queue_oldest_due_seconds", &[("consumer", "queue")]);
+    eventually(LIMIT, "its queue is measured", async || depth() == Some(3.0) && due() > Some(0.0)).await;
+
     stage.log.admin().unregister("dead").await.unwrap();
     eventually(LIMIT, "nobody is dead any more", async || {
         (status("dead", "dead"), lag("dead")) == (Some(0.0), Some(0.0))
     })
     .await;
+    stage.log.admin().unregister("queue").await.unwrap();
+    eventually(LIMIT, "its queue is gone", async || (depth(), due()) == (Some(0.0), Some(0.0))).await;
     running.stop().await.unwrap();
     assert_eq!(seen.gauge("inorder_listener_connected", &[]), Some(0.0));
 }

@@ -193,7 +193,7 @@ async fn what_is_recorded_in_a_stream_that_is_handled_in_order_waits_for_what_is
     assert!(place(second - 1) < place(second) && place(held).is_some(), "{ids:?}");
 }
 
-/// Rows that were recorded and rows that a pass made wait for each other.
+/// Rows that were recorded, rows that a pass made, and those of dead letters that are retried wait for each other.
 #[tokio::test]
 async fn a_stream_has_one_name_in_the_ledger_whoever_writes_it() {
     let mut scene = Scene::new().await;
@@ -209,6 +209,14 @@ async fn a_stream_has_one_name_in_the_ledger_whoever_writes_it() {
     registered.drain().await.unwrap();
     let names = "SELECT count(DISTINCT stream) FROM inorder.ledger WHERE stream IS NOT NULL GROUP BY handler \
         HAVING count(*) = 2";
+    assert_eq!(scene.number(names).await, 1);
+
+    let letter = "INSERT INTO inorder.dead_letters (consumer, position, event_id, event_type, reason) \
+        SELECT 'mail', id, event_id, event_type, 'exhausted' FROM inorder.events WHERE id = 1";
+    scene.client.batch_execute(letter).await.unwrap();
+    let event = &scene.log.read(0, 1).await.unwrap()[0];
+    scene.log.admin().ledger_forget(event, "mail").await.unwrap();
+    scene.log.admin().retry_dead_letter(1).await.unwrap();
     assert_eq!(scene.number(names).await, 1);
 }
 
