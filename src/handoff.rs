@@ -23,22 +23,28 @@
 //!
 //! Invariants: I-5. Failure handling: a table that does not answer is told in one warning and a metric, and memory decides alone
 //! until it is back: then two *processes*, or one before and after a restart, may both run an event; [`Handoff::run_once`] writes down
-//! later what was decided meanwhile, and says where both sides ran. A strict hand-off returns the error instead.
+//! later what was decided meanwhile, and says where both sides ran. A strict hand-off returns the error instead. After a few failures in
+//! a row no decision waits for the table any more, until it has answered a probe (`breaker.rs`). A sweep now and then and the probes
+//! are made by a task of the hand-off's own, which ends with its last clone (`housekeeping.rs`).
 //!
 //! Not its job: to run anything, or to make one side run an event once only; that is the ledger's.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
 use crate::store::Inorder;
 
+mod breaker;
 mod builder;
 mod decision;
+mod housekeeping;
 mod memory;
 #[cfg(test)]
 mod model;
@@ -112,6 +118,9 @@ struct Inner {
     settings: Settings,
     table: Table,
     memory: Mutex<Memory>,
+    /// One sweep at a time, so that nothing is told twice.
+    sweeping: tokio::sync::Mutex<()>,
+    housekeeping: Mutex<Option<AbortHandle>>,
 }
 
 /// What [`Handoff::open`] answers.
@@ -161,6 +170,8 @@ impl Inorder {
 impl Handoff {
     /// Before the first attempt to offer an event. Looks only into memory. For an event whose offer is open it changes nothing.
     ///
+    /// An offer whose task was dropped is still open: [`close`](Self::close) it, or take it directly.
+    ///
     /// # Errors
     /// [`ErrorKind::Busy`] while `max_entries` offers are open: an open offer never leaves memory, so end some.
     pub fn open(&self, key: Uuid) -> Result<Offer, Error> {
@@ -205,17 +216,22 @@ impl Handoff {
 
     /// The direct path has run an event that it had taken.
     ///
+    /// Cancel safe: memory knows it at once, and [`run_once`](Self::run_once) tells the table if this did not.
+    ///
     /// # Errors
-    /// Only when strict: that of the table. Until a call succeeds, the event is [`unfinished`](Self::unfinished).
+    /// Only when strict: that of the table. Memory knows it all the same; until the table does, the event is
+    /// [`unfinished`](Self::unfinished) for other processes, and for this one after a restart.
     pub async fn ran_directly(&self, key: Uuid) -> Result<(), Error> {
-        let told = self.inner.table.ran(&[key]).await;
-        let claim = told.as_ref().ok().and_then(|told| told.get(&key).copied());
-        let alone = self.remembering(|memory| memory.ran(key, claim));
-        self.report_both_sides(usize::from(!alone));
-        match told {
+        self.keep_house();
+        // First, so that a call that is dropped is not forgotten.
+        self.remembering(|memory| memory.ran(key, None));
+        match self.inner.table.note_run(&[key]).await {
+            Ok(told) => {
+                let alone = self.remembering(|memory| memory.ran(key, told.get(&key).copied()));
+                self.report_both_sides(usize::from(!alone));
+            }
             Err(error) if self.inner.settings.strict => return Err(error),
             Err(_) => metrics::handoff_degraded(self.scope(), 1),
-            Ok(_) => {}
         }
         metrics::handoff(self.scope(), "ran_directly", 1);
         Ok(())
@@ -278,7 +294,8 @@ impl Handoff {
         if unknown.is_empty() {
             return Ok(at_hand.into_iter().flatten().collect());
         }
-        let told = match self.inner.table.take(&unknown, asking).await {
+        self.keep_house();
+        let told = match self.inner.table.decide(&unknown, asking).await {
             Ok(told) => told,
             Err(error) if self.inner.settings.strict => return Err(error),
             Err(_) => {
@@ -312,11 +329,13 @@ impl Handoff {
         let forgotten = memory.make_room();
         metrics::handoff_memory(self.scope(), memory.open_offers(), memory.claims());
         drop(memory);
-        if forgotten > 0 {
-            metrics::handoff(self.scope(), "forgotten", forgotten);
+        if forgotten == 0 {
+            return value;
+        }
+        metrics::handoff(self.scope(), "forgotten", forgotten);
+        if !self.inner.table.forgetting_is_told.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 scope = self.scope(),
-                forgotten,
                 "memory is full: claims that the table does not have are forgotten, and their events may be run by both sides"
             );
         }

@@ -43,6 +43,8 @@ const EPOCHS: &str = "inorder_epochs_total";
 const HANDOFFS: &str = "inorder_handoffs_total";
 const HANDOFFS_DEGRADED: &str = "inorder_handoffs_degraded_total";
 const HANDOFF_TABLE: &str = "inorder_handoff_table_answers";
+const HANDOFF_BREAKER: &str = "inorder_handoff_breaker_open";
+const HANDOFF_BREAKER_OPENED: &str = "inorder_handoff_breaker_opened_total";
 const HANDOFF_ENTRIES: &str = "inorder_handoff_entries";
 const HANDOFFS_UNFINISHED: &str = "inorder_handoffs_unfinished";
 const HANDOFFS_UNFINISHED_AGE: &str = "inorder_handoffs_oldest_unfinished_seconds";
@@ -90,7 +92,7 @@ pub(crate) const OLD_HOLE: Duration = Duration::from_secs(5);
 const STATUSES: [&str; 5] = ["idle", "waiting", "dead", "disabled", "expired"];
 const QUEUE_STATES: [&str; 2] = ["pending", "in_progress"];
 
-const GAUGES: [(&str, Unit, &str); 27] = [
+const GAUGES: [(&str, Unit, &str); 28] = [
     (UP, Unit::Count, "1 if the database was reached and sampled, 0 if not"),
     (BUILD, Unit::Count, "1, with the version of what answers"),
     (INSTANCES, Unit::Count, "Processes that run a dispatcher, by version"),
@@ -123,6 +125,7 @@ const GAUGES: [(&str, Unit, &str); 27] = [
     (BLOCKER_SECONDS, Unit::Seconds, "Age of the oldest transaction that holds an old hole open"),
     (LISTENER, Unit::Count, "1 while the process listens to the doorbell"),
     (HANDOFF_TABLE, Unit::Count, "1 while the table of hand-offs answers, 0 while memory decides"),
+    (HANDOFF_BREAKER, Unit::Count, "1 while decisions about hand-offs do not wait for the table"),
     (HANDOFF_ENTRIES, Unit::Count, "Events that a hand-off holds in memory"),
     (HANDOFFS_UNFINISHED, Unit::Count, "Events that the direct path took and has not run"),
     (
@@ -132,7 +135,7 @@ const GAUGES: [(&str, Unit, &str); 27] = [
     ),
 ];
 
-const COUNTERS: [(&str, Unit, &str); 14] = [
+const COUNTERS: [(&str, Unit, &str); 15] = [
     (
         CONSUMER_EVENTS,
         Unit::Count,
@@ -150,6 +153,11 @@ const COUNTERS: [(&str, Unit, &str); 14] = [
     (EPOCHS, Unit::Count, "Times that the safe head was begun anew"),
     (HANDOFFS, Unit::Count, "Hand-offs, by what came of them"),
     (HANDOFFS_DEGRADED, Unit::Count, "Decisions about hand-offs that the table does not have yet"),
+    (
+        HANDOFF_BREAKER_OPENED,
+        Unit::Count,
+        "Times that decisions about hand-offs stopped waiting for the table",
+    ),
     (HANDOFFS_SWEPT, Unit::Count, "Rows of hand-offs that were kept long enough and deleted"),
 ];
 
@@ -394,9 +402,16 @@ pub(crate) fn handoff_degraded(scope: &str, events: usize) {
     counter!(HANDOFFS_DEGRADED, "scope" => scope.to_owned()).increment(events as u64);
 }
 
-/// Did the table of hand-offs answer?
-pub(crate) fn handoff_table(scope: &str, answers: bool) {
-    gauge!(HANDOFF_TABLE, "scope" => scope.to_owned()).set(if answers { 1.0 } else { 0.0 });
+/// Did the table of hand-offs answer, and is the breaker open?
+pub(crate) fn handoff_table(scope: &str, answers: bool, open: bool) {
+    for (name, is) in [(HANDOFF_TABLE, answers), (HANDOFF_BREAKER, open)] {
+        gauge!(name, "scope" => scope.to_owned()).set(if is { 1.0 } else { 0.0 });
+    }
+}
+
+/// The breaker of a hand-off has opened.
+pub(crate) fn handoff_opened(scope: &str) {
+    counter!(HANDOFF_BREAKER_OPENED, "scope" => scope.to_owned()).increment(1);
 }
 
 /// What a hand-off holds in memory.

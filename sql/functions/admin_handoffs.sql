@@ -41,7 +41,8 @@ BEGIN
         AND (in_state IS DISTINCT FROM 'ran_directly' OR h.ran_at IS NOT NULL)
         AND (in_state IS DISTINCT FROM 'delivery' OR h.taken_by = 'delivery')
         AND (unfinished_too OR h.taken_by = 'delivery' OR h.ran_at IS NOT NULL)
-        AND (older_than IS NULL OR h.taken_at <= statement_timestamp() - older_than)
+        -- What is of a time that is still to come is of any age: the clock was set back.
+        AND (older_than IS NULL OR h.taken_at <= statement_timestamp() - older_than OR h.taken_at > statement_timestamp() + interval '1 minute')
         AND (after_key IS NULL OR (h.scope, h.key) > (coalesce(after_scope, of_scope, ''), after_key))
     ORDER BY h.scope, h.key
     LIMIT max_rows;

@@ -20,6 +20,10 @@ pub(super) struct Settings {
     pub(super) keep_deliveries: Duration,
     pub(super) table_timeout: Duration,
     pub(super) strict: bool,
+    pub(super) open_after: u32,
+    pub(super) probe_interval: Duration,
+    /// `None`: only by hand.
+    pub(super) sweep_interval: Option<Duration>,
 }
 
 /// Puts a [`Handoff`] together.
@@ -39,6 +43,9 @@ impl HandoffBuilder {
             keep_deliveries: 30 * DAY,
             table_timeout: Duration::from_secs(5),
             strict: false,
+            open_after: 3,
+            probe_interval: Duration::from_secs(1),
+            sweep_interval: Some(Duration::from_secs(60)),
         };
         Self { log, scope, settings }
     }
@@ -77,6 +84,32 @@ impl HandoffBuilder {
         self
     }
 
+    /// After how many questions in a row that the table did not answer the breaker opens: decisions do not wait for it any more, and are
+    /// made at once as if it had not answered. Until it answers a probe. Default 3.
+    pub fn open_after(mut self, failures: u32) -> Self {
+        self.settings.open_after = failures;
+        self
+    }
+
+    /// How long after a probe that was not answered the next is made, while the breaker is open. Default 1 s.
+    pub fn probe_interval(mut self, time: Duration) -> Self {
+        self.settings.probe_interval = time;
+        self
+    }
+
+    /// How often the hand-off does what [`run_once`](Handoff::run_once) does, by itself, from its first question to the table until its
+    /// last clone is dropped. Default 60 s.
+    pub fn sweep_interval(mut self, time: Duration) -> Self {
+        self.settings.sweep_interval = Some(time);
+        self
+    }
+
+    /// Nothing is swept but by [`run_once`](Handoff::run_once), and by the probes of an open breaker.
+    pub fn sweep_by_hand(mut self) -> Self {
+        self.settings.sweep_interval = None;
+        self
+    }
+
     /// # Errors
     /// [`ErrorKind::Config`] names the option and what it may be.
     pub fn build(self) -> Result<Handoff, Error> {
@@ -93,12 +126,23 @@ impl HandoffBuilder {
                 .find(|(_, time)| *time < Duration::from_secs(1) || *time > 36_500 * DAY)
         {
             format!("{name} is {time:?}; it must be 1 s to 36,500 days")
+        } else if settings.open_after == 0 {
+            "open_after is 0; it must be at least 1".into()
+        } else if let Some((name, time)) =
+            [("probe_interval", Some(settings.probe_interval)), ("sweep_interval", settings.sweep_interval)]
+                .into_iter()
+                .filter_map(|(name, time)| Some((name, time?)))
+                .find(|(_, time)| !(Duration::from_millis(10)..=DAY).contains(time))
+        {
+            format!("{name} is {time:?}; it must be 10 ms to 1 day")
         } else {
             metrics::describe();
             let memory = Mutex::new(Memory::new(settings.max_entries));
-            let table =
-                Table::new(log, scope, settings.table_timeout, (settings.keep, settings.keep_deliveries));
-            return Ok(Handoff { inner: Arc::new(Inner { settings, table, memory }) });
+            let table = Table::new(log, scope, &settings);
+            let (sweeping, housekeeping) = Default::default();
+            return Ok(Handoff {
+                inner: Arc::new(Inner { settings, table, memory, sweeping, housekeeping }),
+            });
         };
         Err(Error::new(ErrorKind::Config, format!("hand-off {scope:?}: {wrong}")))
     }

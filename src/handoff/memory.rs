@@ -204,7 +204,7 @@ fn standing(ours: Claim, told: Option<Claim>) -> Standing {
     }
 }
 
-/// For the model, which visits a state once however many claims there were before: it has one event, so ages decide nothing.
+/// For the models, which visit a state once however many claims there were before: of their ages only the order decides anything.
 #[cfg(test)]
 impl std::hash::Hash for Memory {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
@@ -212,5 +212,123 @@ impl std::hash::Hash for Memory {
             (key, entry.offered, entry.claim.map(|(decision, _)| decision)).hash(state);
         }
         self.entries.len().hash(state);
+        let ages = self.entries.iter().filter_map(|(key, entry)| Some((entry.claim?.1, key)));
+        let oldest_first: BTreeSet<_> = ages.collect();
+        oldest_first.iter().for_each(|(_, key)| key.hash(state));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [Uuid; 3] = [Uuid::from_u128(1), Uuid::from_u128(2), Uuid::from_u128(3)];
+    const ROOM: usize = 2;
+
+    /// What is done with a memory.
+    #[derive(Clone, Copy, Debug)]
+    enum Work {
+        Open,
+        Close,
+        /// Decided without the table, and by it.
+        Alone,
+        Told,
+        /// The table has it now.
+        Recorded,
+    }
+
+    /// The same as a list, oldest entry first, in the plainest words.
+    #[derive(Clone, Default)]
+    struct Plain {
+        offers: Vec<usize>,
+        /// Which event, and does the table have it?
+        claims: Vec<(usize, bool)>,
+        forgotten: usize,
+    }
+
+    impl Plain {
+        fn claim(&self, event: usize) -> Option<bool> {
+            self.claims.iter().find(|(claimed, _)| *claimed == event).map(|(_, recorded)| *recorded)
+        }
+
+        fn after(&self, work: Work, event: usize) -> Plain {
+            let mut plain = self.clone();
+            let claimed = self.claim(event).is_some();
+            match work {
+                Work::Open if claimed || self.offers.contains(&event) || self.offers.len() >= ROOM => {}
+                Work::Open => plain.offers.push(event),
+                Work::Close => plain.offers.retain(|open| *open != event),
+                Work::Alone | Work::Told => {
+                    plain.offers.retain(|open| *open != event);
+                    if !claimed {
+                        plain.claims.push((event, matches!(work, Work::Told)));
+                    }
+                }
+                Work::Recorded => {
+                    for claim in plain.claims.iter_mut().filter(|(claimed, _)| *claimed == event) {
+                        claim.1 = true;
+                    }
+                }
+            }
+            loop {
+                let held = (0..KEYS.len()).filter(|e| plain.offers.contains(e) || plain.claim(*e).is_some());
+                if held.count() <= ROOM {
+                    return plain;
+                }
+                let leaves = |recorded| {
+                    let mut claims = plain.claims.iter();
+                    claims.position(|(e, is)| *is == recorded && !plain.offers.contains(e))
+                };
+                let Some(place) = leaves(true).or_else(|| leaves(false)) else { return plain };
+                let (_, recorded) = plain.claims.remove(place);
+                plain.forgotten += usize::from(!recorded);
+            }
+        }
+    }
+
+    fn work(memory: &mut Memory, work: Work, key: Uuid) -> usize {
+        let told = Claim::of(Side::Direct);
+        match work {
+            Work::Open => drop(memory.open(key)),
+            Work::Close => memory.close(key),
+            Work::Alone => drop(memory.decide(key, Side::Direct, None, false)),
+            Work::Told => drop(memory.decide(key, Side::Direct, Some(told), false)),
+            Work::Recorded => drop(memory.recorded(key, told)),
+        }
+        memory.make_room()
+    }
+
+    /// Whatever is done, five steps deep: open offers stay, then the claims that the table does not have, then the younger ones.
+    #[test]
+    fn claims_leave_memory_in_their_order_and_open_offers_never() {
+        let all = [Work::Open, Work::Close, Work::Alone, Work::Told, Work::Recorded];
+        let mut scenes = vec![(Memory::new(ROOM), Plain::default(), 0)];
+        let (mut compared, mut forgetting) = (0, 0);
+        for _ in 0..5 {
+            let mut next = Vec::new();
+            for (memory, plain, forgotten) in scenes {
+                for (step, event) in
+                    all.iter().flat_map(|step| (0..KEYS.len()).map(move |event| (*step, event)))
+                {
+                    let (mut memory, plain) = (memory.clone(), plain.after(step, event));
+                    let forgotten = forgotten + work(&mut memory, step, KEYS[event]);
+                    for (event, key) in KEYS.iter().enumerate() {
+                        assert_eq!(
+                            memory.claim(*key).is_some(),
+                            plain.claim(event).is_some(),
+                            "{step:?} {event}"
+                        );
+                    }
+                    assert_eq!(memory.open_offers(), plain.offers.len(), "{step:?} {event}");
+                    assert_eq!(forgotten, plain.forgotten, "{step:?} {event}");
+                    compared += 1;
+                    forgetting += usize::from(forgotten > 0);
+                    next.push((memory, plain, forgotten));
+                }
+            }
+            scenes = next;
+        }
+        println!("memory: {compared} sequences compared, of which {forgetting} made it forget");
+        assert!(forgetting > 0);
     }
 }

@@ -33,12 +33,15 @@ pub struct HandoffSweep {
 }
 
 impl Handoff {
-    /// One bounded step: writes down what was decided while the table was away, and deletes rows that are kept no longer. Call it at
-    /// the start and then, for instance, every minute, in one process or in several.
+    /// One bounded step: writes down what was decided while the table was away, and deletes rows that are kept no longer. The hand-off
+    /// does so by itself, every [`sweep_interval`](crate::HandoffBuilder::sweep_interval); this is for who prefers to do it by hand.
+    ///
+    /// Cancel safe: what was not answered is done the next time.
     ///
     /// # Errors
     /// That of the table; what was not written stays in memory.
     pub async fn run_once(&self) -> Result<HandoffSweep, Error> {
+        let _one_at_a_time = self.inner.sweeping.lock().await;
         let mut owed = self.remembering(|memory| memory.owed());
         let mut more = owed.len() > STEP;
         owed.truncate(STEP);
@@ -59,11 +62,15 @@ impl Handoff {
 
     /// Events that the direct path took at least so long ago and has not run, in whichever process, oldest first, 1,000 at most. Their
     /// deliveries are dropped, so somebody has to run them: whoever took them has died, or is slow. Run each, and call
-    /// [`ran_directly`](Self::ran_directly). The ledger keeps two who do so at the same time apart.
+    /// [`ran_directly`](Self::ran_directly). The ledger keeps two who do so at the same time apart. An operator sees them, too:
+    /// [`Admin::handoff_rows`](crate::Admin::handoff_rows), `inorder handoffs list`.
+    ///
+    /// Cancel safe.
     ///
     /// # Errors
     /// That of the table.
     pub async fn unfinished(&self, older_than: Duration) -> Result<Vec<Uuid>, Error> {
+        self.keep_house();
         let told = self.inner.table.unfinished(older_than, 1_000).await?;
         Ok(self.remembering(|memory| memory.unfinished(told)))
     }

@@ -2,11 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::Object;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
+use super::breaker::Breaker;
+use super::builder::Settings;
 use super::decision::{Claim, Side};
 use crate::error::{Error, ErrorKind};
 use crate::pg::handoffs::{self, Swept, Taken};
@@ -24,13 +28,60 @@ pub(super) struct Table {
     keep: (Duration, Duration),
     /// Does the table know that?
     keep_is_told: AtomicBool,
-    away: AtomicBool,
+    breaker: Mutex<Breaker>,
+    /// Told when the breaker opens.
+    pub(super) opened: Arc<Notify>,
+    /// Was it told, since the table answered last, that memory forgets?
+    pub(super) forgetting_is_told: AtomicBool,
 }
 
 impl Table {
-    pub(super) fn new(log: Inorder, scope: String, limit: Duration, keep: (Duration, Duration)) -> Self {
-        let [keep_is_told, away] = [false, false].map(AtomicBool::new);
-        Self { log, scope, limit, keep, keep_is_told, away }
+    pub(super) fn new(log: Inorder, scope: String, settings: &Settings) -> Self {
+        let [keep_is_told, forgetting_is_told] = [false, false].map(AtomicBool::new);
+        Self {
+            log,
+            scope,
+            limit: settings.table_timeout,
+            keep: (settings.keep, settings.keep_deliveries),
+            keep_is_told,
+            breaker: Mutex::new(Breaker::new(settings.open_after)),
+            opened: Arc::default(),
+            forgetting_is_told,
+        }
+    }
+
+    /// Is nothing decided by the table at the moment?
+    pub(super) fn is_open(&self) -> bool {
+        self.breaker().is_open()
+    }
+
+    fn breaker(&self) -> std::sync::MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// [`take`](Self::take), unless the breaker is open.
+    pub(super) async fn decide(&self, keys: &[Uuid], side: Side) -> Result<HashMap<Uuid, Claim>, Error> {
+        self.while_closed(keys.len())?;
+        self.take(keys, side).await
+    }
+
+    /// [`ran`](Self::ran), unless the breaker is open.
+    pub(super) async fn note_run(&self, keys: &[Uuid]) -> Result<HashMap<Uuid, Claim>, Error> {
+        self.while_closed(keys.len())?;
+        self.ran(keys).await
+    }
+
+    fn while_closed(&self, events: usize) -> Result<(), Error> {
+        match self.is_open() {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::Connection,
+                format!(
+                    "asking for {events} events of hand-off {:?}: the table did not answer several times in a row, and is not asked until it answers the hand-off's probe; try again later",
+                    self.scope
+                ),
+            )),
+        }
     }
 
     /// Takes each event for the side, unless the other side has it. Durable when it answers: who has each of them.
@@ -100,32 +151,67 @@ impl Table {
         answer
     }
 
+    /// Cancel safe: a connection whose answer may still come is closed, as nobody else shall wait for that.
     async fn ask<T>(
         &self,
         what: &str,
         question: impl AsyncFnOnce(&Object) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, Error> {
-        let client = deadline(self.limit, what, self.log.client(what)).await?;
-        let answer = deadline(self.limit, what, question(&client)).await;
-        if answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Timeout) {
-            // Its answer may still come; nobody else shall wait for it.
-            pg::throw_away(client);
-        }
-        answer
+        let asking = async {
+            let mut busy = Busy(Some(self.log.client(what).await?));
+            let Some(client) = &busy.0 else { unreachable!() };
+            let answer = question(client).await;
+            busy.0.take();
+            answer.map_err(|e| Error::statement(what, e))
+        };
+        deadline(self.limit, what, asking).await
     }
 
-    /// Tells once that the table is away, and once that it is back.
+    /// Tells once that the table is away, once that it is not asked, and once that it is back.
     fn note(&self, error: Option<&Error>) {
-        let away = error.is_some();
-        metrics::handoff_table(&self.scope, !away);
-        match (self.away.swap(away, Ordering::Relaxed), error) {
-            (false, Some(error)) => tracing::warn!(
+        let (before, now) = {
+            let mut breaker = self.breaker();
+            let before = *breaker;
+            match error {
+                Some(_) => breaker.failed(),
+                None => breaker.answered(),
+            }
+            (before, *breaker)
+        };
+        metrics::handoff_table(&self.scope, !now.is_away(), now.is_open());
+        let Some(error) = error else {
+            if before.is_away() {
+                self.forgetting_is_told.store(false, Ordering::Relaxed);
+                tracing::info!(scope = self.scope, "the table of hand-offs answers again");
+            }
+            return;
+        };
+        if !before.is_away() {
+            tracing::warn!(
                 scope = self.scope,
                 error = error.report(),
                 "the table of hand-offs does not answer; until it does, other processes and later starts do not know what is decided here"
-            ),
-            (true, None) => tracing::info!(scope = self.scope, "the table of hand-offs answers again"),
-            _ => {}
+            );
+        }
+        if now.is_open() && !before.is_open() {
+            metrics::handoff_opened(&self.scope);
+            tracing::warn!(
+                scope = self.scope,
+                error = error.report(),
+                "decisions do not wait for the table of hand-offs any more, until it answers a probe"
+            );
+            self.opened.notify_one();
+        }
+    }
+}
+
+/// A connection that goes back to its pool only when its statement was answered.
+struct Busy(Option<Object>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(client) = self.0.take() {
+            pg::throw_away(client);
         }
     }
 }

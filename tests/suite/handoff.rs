@@ -4,11 +4,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inorder::testing::TempPostgres;
 use inorder::uuid::Uuid;
-use inorder::{Delivery, ErrorKind, Handoff, HandoffBuilder, Inorder, Offer};
+use inorder::{Config, Delivery, ErrorKind, Handoff, HandoffBuilder, HandoffRows, Inorder, Offer};
 use metrics_util::registry::Registry;
 use tokio::sync::Barrier;
 
@@ -23,9 +23,10 @@ async fn process(database: &Database) -> Handoff {
     Inorder::connect(database.url()).await.unwrap().handoff("mail").build().unwrap()
 }
 
-/// A process whose way to the table is the proxy.
+/// A process whose way to the table is the proxy. It asks, however often it got no answer, and does nothing by itself.
 async fn process_behind(proxy: &Proxy) -> HandoffBuilder {
-    Stage::log_through(proxy.url(), LIMIT).await.handoff("mail").table_timeout(PATIENCE)
+    let log = Stage::log_through(proxy.url(), LIMIT).await;
+    log.handoff("mail").table_timeout(PATIENCE).open_after(1_000).sweep_by_hand()
 }
 
 /// The table does not answer from now on.
@@ -353,9 +354,214 @@ async fn a_black_hole_is_waited_for_no_longer_than_the_table_may_take() {
     let here = process_behind(&proxy).await.build().unwrap();
     assert!(take_direct(&here, Uuid::now_v7()).await, "there is a connection");
     proxy.black_hole();
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     assert!(take_direct(&here, Uuid::now_v7()).await);
     assert!(began.elapsed() >= PATIENCE && began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
+}
+
+/// After two of them; the probe finds the table again.
+#[tokio::test]
+async fn after_failures_in_a_row_no_decision_waits_until_a_probe_is_answered() {
+    let (seen, words) = (Measured(Registry::atomic()), Words::listen());
+    let _here = metrics::set_default_local_recorder(&seen);
+    let database = database().await;
+    let proxy = Proxy::in_front_of(database.url()).await;
+    let behind = process_behind(&proxy).await.open_after(2).probe_interval(Duration::from_millis(50));
+    let (here, there) = (behind.build().unwrap(), process(&database).await);
+    let open = || seen.gauge("inorder_handoff_breaker_open", &[("scope", "mail")]);
+    let [first, second, third, fourth] = [(); 4].map(|()| Uuid::now_v7());
+    assert!(take_direct(&here, first).await);
+    assert_eq!(open(), Some(0.0));
+    proxy.black_hole();
+    for key in [second, third] {
+        let began = Instant::now();
+        assert!(take_direct(&here, key).await);
+        assert!(began.elapsed() >= PATIENCE, "it was waited for: {:?}", began.elapsed());
+    }
+    assert_eq!(open(), Some(1.0));
+    let began = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(delivering(&here, Uuid::now_v7()).await, Delivery::Deliver);
+    }
+    assert_eq!(delivering(&here, fourth).await, Delivery::Deliver);
+    assert!(!take_direct(&here, fourth).await, "memory knows");
+    here.ran_directly(third).await.unwrap();
+    assert!(began.elapsed() < PATIENCE, "none of them waited: {:?}", began.elapsed());
+    // However many probes are not answered.
+    tokio::time::sleep(3 * PATIENCE).await;
+    for word in ["the table of hand-offs does not answer", "decisions do not wait for the table"] {
+        assert_eq!(words.with(&["WARN", word]).len(), 1, "{word}");
+    }
+    assert_eq!(seen.counter("inorder_handoff_breaker_opened_total", &[("scope", "mail")]), 1);
+
+    proxy.heal();
+    proxy.cut();
+    eventually(LIMIT, "a probe is answered", async || open() == Some(0.0)).await;
+    // What was decided meanwhile is written down by whoever probes.
+    eventually(LIMIT, "what was decided is written down", async || count(&database, "true").await == 24)
+        .await;
+    assert_eq!(delivering(&there, second).await, Delivery::HandledDirectly);
+    assert!(!take_direct(&there, fourth).await);
+    assert!(there.unfinished(Duration::ZERO).await.unwrap().iter().all(|key| *key != third), "it was run");
+    let fifth = Uuid::now_v7();
+    assert!(take_direct(&there, fifth).await);
+    assert_eq!(delivering(&here, fifth).await, Delivery::HandledDirectly, "it asks again");
+}
+
+#[tokio::test]
+async fn a_strict_hand_off_with_an_open_breaker_refuses_at_once() {
+    let database = database().await;
+    let proxy = Proxy::in_front_of(database.url()).await;
+    let strict =
+        process_behind(&proxy).await.strict().open_after(1).probe_interval(Duration::from_millis(50));
+    let strict = strict.build().unwrap();
+    let (key, before) = (Uuid::now_v7(), Uuid::now_v7());
+    assert!(take_direct(&strict, before).await);
+    proxy.black_hole();
+    assert_eq!(strict.take_direct(key).await.unwrap_err().kind(), ErrorKind::Timeout);
+    let began = Instant::now();
+    for _ in 0..10 {
+        let refused = strict.take_direct(key).await.unwrap_err();
+        assert!(refused.is_retryable() && refused.to_string().contains("is not asked until"), "{refused}");
+        assert!(strict.delivering(key).await.is_err());
+        assert!(strict.ran_directly(before).await.is_err());
+    }
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert!(!take_direct(&strict, before).await, "this process knows that it was run");
+    assert_eq!(strict.open(key).unwrap(), Offer::Open);
+    proxy.heal();
+    proxy.cut();
+    eventually(LIMIT, "the table is asked again", async || strict.take_direct(key).await.unwrap_or(false))
+        .await;
+    eventually(LIMIT, "the table knows it, too", async || count(&database, "ran_at IS NOT NULL").await == 1)
+        .await;
+}
+
+#[tokio::test]
+async fn a_hand_off_sweeps_by_itself_until_its_last_clone_is_dropped() {
+    let words = Words::listen();
+    let database = database().await;
+    let one = Config { pool_size: 1, ..Config::new(database.url()) };
+    let (log, other) = (Inorder::with_config(one).await.unwrap(), process(&database).await);
+    for old in 0..2 {
+        let key = Uuid::from_u128(old);
+        assert!(take_direct(&other, key).await);
+        other.ran_directly(key).await.unwrap();
+    }
+    assert!(take_direct(&other, Uuid::from_u128(9)).await, "a program that dies here");
+    drop(other);
+    let age = "UPDATE inorder.handoffs SET taken_at = taken_at - interval '31 days', ran_at = ran_at - interval '31 days'";
+    database.client().await.batch_execute(age).await.unwrap();
+    // Those of sessions that have just ended are still there for a moment.
+    let settles = async |what, tasks| {
+        let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        eventually(LIMIT, what, async || alive() == tasks).await;
+    };
+    assert!(log.event(Uuid::nil()).await.unwrap().is_none());
+    settles("the pool's connection alone", 1).await;
+    let mail = log.handoff("mail").sweep_interval(Duration::from_millis(10)).build().unwrap();
+    settles("it has asked nothing yet", 1).await;
+    assert_eq!(delivering(&mail, Uuid::now_v7()).await, Delivery::Deliver);
+    eventually(LIMIT, "what was kept long enough is gone", async || count(&database, "true").await == 2)
+        .await;
+    words.say(LIMIT, &["WARN", "has not run them", "unfinished=1"]).await;
+    let clone = mail.clone();
+    drop(mail);
+    settles("a clone is enough", 2).await;
+    drop((clone, log));
+    settles("nobody sweeps, and the pool is gone", 0).await;
+}
+
+/// Dropped in the middle, each call leaves what the next one finds.
+#[tokio::test]
+async fn a_call_that_is_dropped_in_the_middle_loses_nothing() {
+    let database = database().await;
+    let proxy = Proxy::in_front_of(database.url()).await;
+    let log = Stage::log_through(proxy.url(), LIMIT).await;
+    let here = log.handoff("mail").table_timeout(LIMIT).sweep_by_hand().build().unwrap();
+    let [taken, delivered, ran] = [(); 3].map(|()| Uuid::now_v7());
+    assert_eq!(here.open(taken).unwrap(), Offer::Open);
+    assert!(take_direct(&here, ran).await);
+    proxy.swallow_answers();
+    let patience = Duration::from_millis(100);
+    assert!(tokio::time::timeout(patience, here.take_direct(taken)).await.is_err());
+    proxy.heal();
+    let sweep = within("a sweep, which does not wait for the answer of another", here.run_once()).await;
+    assert_eq!(sweep.unwrap().unfinished, 2);
+    assert_eq!(
+        delivering(&here, Uuid::now_v7()).await,
+        Delivery::Deliver,
+        "the new connection knows the statement"
+    );
+    proxy.swallow_answers();
+    assert!(tokio::time::timeout(patience, here.delivering(delivered)).await.is_err());
+    let row = format!("key = '{delivered}'");
+    eventually(LIMIT, "the delivery's row is there", async || count(&database, &row).await == 1).await;
+    proxy.heal();
+    proxy.swallow_answers();
+    assert!(tokio::time::timeout(patience, here.ran_directly(ran)).await.is_err());
+    assert_eq!(here.open(ran).unwrap(), Offer::Taken, "it is not run again");
+    assert!(tokio::time::timeout(patience, here.run_once()).await.is_err());
+    assert!(tokio::time::timeout(patience, here.unfinished(Duration::ZERO)).await.is_err());
+    proxy.heal();
+
+    assert!(take_direct(&here, taken).await, "nobody was told so");
+    assert!(!take_direct(&here, delivered).await);
+    assert_eq!(delivering(&here, delivered).await, Delivery::Deliver, "the queue delivers it again");
+    within("a sweep", here.run_once()).await.unwrap();
+    assert_eq!(count(&database, &format!("key = '{ran}' AND ran_at IS NOT NULL")).await, 1);
+    assert_eq!(here.unfinished(Duration::ZERO).await.unwrap(), [taken]);
+}
+
+/// Whatever goes by age while somebody asks: of those who ask then, one side is told to run the event.
+#[tokio::test]
+async fn a_row_that_goes_by_age_while_both_sides_ask_is_one_sides() {
+    let database = database().await;
+    let client = database.client().await;
+    let mut gone = 0;
+    for _ in 0..60 {
+        let key = Uuid::now_v7();
+        let former = "INSERT INTO inorder.handoffs (scope, key, taken_by, taken_at, ran_at) \
+            VALUES ('mail', $1, 'direct', now() - interval '31 days', now() - interval '31 days')";
+        client.execute(former, &[&key]).await.unwrap();
+        let [here, there, third] =
+            [process(&database).await, process(&database).await, process(&database).await];
+        for process in [&here, &there, &third] {
+            // There is a connection.
+            process.unfinished(Duration::ZERO).await.unwrap();
+        }
+        let (direct, delivery, swept) =
+            tokio::join!(here.take_direct(key), there.delivering(key), third.run_once());
+        let (direct, delivery) = (direct.unwrap(), delivery.unwrap() == Delivery::Deliver);
+        assert!(!(direct && delivery), "{key}");
+        gone += usize::from(swept.unwrap().deleted > 0 && (direct || delivery));
+    }
+    println!("{gone} of 60 were anybody's again");
+}
+
+/// I-10: an event that the direct path took and did not run is found, whatever the clock says.
+#[tokio::test]
+async fn a_clock_that_was_set_back_hides_no_unfinished_event() {
+    let database = database().await;
+    let [run, unfinished, delivered] = [(); 3].map(|()| Uuid::now_v7());
+    let before = process(&database).await;
+    for key in [run, unfinished] {
+        assert!(take_direct(&before, key).await);
+    }
+    before.ran_directly(run).await.unwrap();
+    assert_eq!(delivering(&before, delivered).await, Delivery::Deliver);
+    let ahead = "UPDATE inorder.handoffs SET taken_at = taken_at + interval '1 year', ran_at = ran_at + interval '1 year'";
+    database.client().await.batch_execute(ahead).await.unwrap();
+    let after = process(&database).await;
+    let hour = Duration::from_secs(3_600);
+    assert_eq!(after.unfinished(hour).await.unwrap(), [unfinished]);
+    let swept = after.run_once().await.unwrap();
+    assert_eq!((swept.deleted, swept.unfinished, swept.oldest_unfinished), (0, 1, Duration::ZERO));
+    let admin = Inorder::connect(database.url()).await.unwrap().admin();
+    assert_eq!(admin.handoff_rows(&HandoffRows::unfinished().older_than(hour)).await.unwrap().len(), 1);
+    assert_eq!(delivering(&after, run).await, Delivery::HandledDirectly);
+    assert!(!take_direct(&after, delivered).await);
+    assert!(after.unfinished(Duration::MAX).await.unwrap().len() <= 1, "a time that no calendar has");
 }
 
 #[tokio::test]
@@ -399,6 +605,9 @@ async fn options_out_of_range_are_refused_by_name() {
         (log.handoff("mail").keep(Duration::ZERO), "keep"),
         (log.handoff("mail").keep_deliveries(Duration::MAX), "keep_deliveries"),
         (log.handoff("mail").table_timeout(Duration::ZERO), "table_timeout"),
+        (log.handoff("mail").open_after(0), "open_after"),
+        (log.handoff("mail").probe_interval(Duration::ZERO), "probe_interval"),
+        (log.handoff("mail").sweep_interval(Duration::MAX), "sweep_interval"),
     ] {
         let refused = builder.build().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Config);
