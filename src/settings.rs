@@ -3,6 +3,8 @@
 //! In this order, the first that says something counts: flags, `INORDER_…` variables, the file, `DATABASE_URL`, the `PG…`
 //! variables, defaults. `docs/connecting.md` tells what can be said where.
 
+mod serve;
+
 use std::fmt;
 use std::fs;
 use std::ops::Range;
@@ -10,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
+
+pub use self::serve::Serve;
 
 use crate::connect::environment::variable;
 use crate::connect::sources::{Gathered, Layer, MORE};
@@ -49,6 +53,7 @@ pub struct Settings {
     config: Config,
     file: Option<PathBuf>,
     each: Vec<Setting>,
+    serve: Serve,
 }
 
 /// One thing that is set.
@@ -83,14 +88,14 @@ impl Settings {
             }
         }
         let file = flags.config.clone().or_else(|| variable("INORDER_CONFIG").map(PathBuf::from));
-        let said = match &file {
+        let (said, serve) = match &file {
             Some(file) => File::read(file)?,
-            None => Layer::default(),
+            None => Default::default(),
         };
         let gathered = Gathered::gather(given, said, &variable)?;
         let config = Config::gathered(&gathered)?;
         let each = each(&gathered, &config)?;
-        Ok(Self { config, file, each })
+        Ok(Self { config, file, each, serve })
     }
 
     /// What to connect with.
@@ -101,6 +106,11 @@ impl Settings {
     /// The configuration file, where there is one.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
+    }
+
+    /// What the file says of the site that `inorder serve` serves.
+    pub fn serve(&self) -> &Serve {
+        &self.serve
     }
 
     /// Everything that is set, without secrets.
@@ -139,6 +149,8 @@ fn each(gathered: &Gathered, config: &Config) -> Result<Vec<Setting>, Error> {
 struct File {
     #[serde(default)]
     database: Database,
+    #[serde(default)]
+    serve: Serve,
 }
 
 /// The section `[database]`.
@@ -188,7 +200,7 @@ impl fmt::Display for Text {
 }
 
 impl File {
-    fn read(path: &Path) -> Result<Layer, Error> {
+    fn read(path: &Path) -> Result<(Layer, Serve), Error> {
         let name = path.display();
         let text = fs::read_to_string(path).map_err(|e| {
             Error::with_source(ErrorKind::Config, format!("the configuration file {name}"), e)
@@ -200,7 +212,8 @@ impl File {
             Error::new(ErrorKind::Config, format!("{name}{at}: {}", one_line(e.message())))
         })?;
         let by = |span: Range<usize>| format!("{name}:{}", line(span));
-        file.database.said(path.parent().unwrap_or(Path::new("")), by)
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Ok((file.database.said(folder, by)?, file.serve.beside(folder)))
     }
 }
 
@@ -261,7 +274,7 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Result<Layer, Error> {
+    fn read(text: &str) -> Result<(Layer, Serve), Error> {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         file.write_all(text.as_bytes()).expect("it is written");
         File::read(file.path())

@@ -1,6 +1,6 @@
 //! `inorder serve`: metrics, probes and the admin page by HTTP.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use inorder::http::{ProcessMetrics, Site, Token};
@@ -11,6 +11,9 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::options::{Options, variable};
 use crate::screen::Screen;
+
+/// Where to listen, unless somebody says otherwise.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7878);
 
 /// Serve metrics for Prometheus, probes, and the admin page
 ///
@@ -23,8 +26,9 @@ use crate::screen::Screen;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Tokens are read from files, or from the environment variables INORDER_READ_TOKEN and
-INORDER_ACT_TOKEN; never from the command line, which everybody on the machine can see.
-Make one with: openssl rand -hex 32
+INORDER_ACT_TOKEN, or from the section [serve] of the configuration file (read_token_file,
+act_token_file, read_token, act_token, listen, hosts); never from the command line, which
+everybody on the machine can see. Make one with: openssl rand -hex 32
 
 Paths:
   /          the admin page
@@ -39,9 +43,9 @@ Examples:
   curl -s http://127.0.0.1:7878/metrics | promtool check metrics
   curl -H \"Authorization: Bearer $(cat read)\" http://db.example.com:7878/metrics")]
 pub(crate) struct Args {
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7878", env = "INORDER_LISTEN")]
-    listen: SocketAddr,
+    /// Where to listen [default: 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDRESS:PORT", env = "INORDER_LISTEN")]
+    listen: Option<SocketAddr>,
     /// A file with the token for reading
     #[arg(long, value_name = "FILE", env = "INORDER_READ_TOKEN_FILE")]
     read_token_file: Option<PathBuf>,
@@ -67,22 +71,27 @@ pub(crate) async fn run(
     screen: &Screen,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
+    let settings = options.settings()?;
+    let file = settings.serve().clone();
     let log = options.connect_later("serve")?;
     let metrics = ProcessMetrics::record()?;
     let mut site = Site::new(&log).process_metrics(move || metrics.render());
-    if let Some(token) = token("INORDER_READ_TOKEN", args.read_token_file)? {
+    let read = token(args.read_token_file, "INORDER_READ_TOKEN", file.read_token_file, file.read_token)?;
+    if let Some(token) = read {
         site = site.read_token(token);
     }
-    let act = token("INORDER_ACT_TOKEN", args.act_token_file)?;
+    let act = token(args.act_token_file, "INORDER_ACT_TOKEN", file.act_token_file, file.act_token)?;
     let may_act = act.is_some();
     if let Some(token) = act {
         site = site.act_token(token);
     }
-    if !args.hosts.is_empty() {
-        site = site.hosts(args.hosts);
+    let hosts = if args.hosts.is_empty() { file.hosts } else { args.hosts };
+    if !hosts.is_empty() {
+        site = site.hosts(hosts);
     }
-    let failed = |e| Failure::failed(format!("listening at {}: {e}", args.listen));
-    let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
+    let listen = args.listen.or(file.listen).unwrap_or(LISTEN);
+    let failed = |e| Failure::failed(format!("listening at {listen}: {e}"));
+    let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let listening = listener.local_addr().map_err(failed)?;
     let server = site.server(listener)?;
     let url = format!("http://{listening}/");
@@ -92,13 +101,20 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// The token of a file, or else of an environment variable.
-fn token(name: &str, file: Option<PathBuf>) -> Result<Option<Token>, Failure> {
-    match (file, variable(name)) {
-        (Some(path), _) => Ok(Some(Token::from_file(path)?)),
-        (None, Some(text)) => {
-            Token::new(text).map(Some).map_err(|e| Failure::from(e).while_doing(format!("reading {name}")))
-        }
-        (None, None) => Ok(None),
-    }
+/// The first that is said: the file of a flag or a variable, a variable, the configuration file.
+fn token(
+    flag: Option<PathBuf>,
+    name: &str,
+    file: Option<PathBuf>,
+    text: Option<String>,
+) -> Result<Option<Token>, Failure> {
+    let read = |by: &str, text: String| {
+        Token::new(text).map_err(|e| Failure::from(e).while_doing(format!("reading the token of {by}")))
+    };
+    Ok(match (flag, variable(name), file, text) {
+        (Some(path), ..) | (None, None, Some(path), _) => Some(Token::from_file(path)?),
+        (None, Some(text), ..) => Some(read(name, text)?),
+        (None, None, None, Some(text)) => Some(read("the configuration file", text)?),
+        (None, None, None, None) => None,
+    })
 }

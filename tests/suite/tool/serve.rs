@@ -107,3 +107,30 @@ async fn serve_refuses_what_would_let_strangers_in() {
     both.env("INORDER_READ_TOKEN", ACT).env("INORDER_ACT_TOKEN", ACT).stderr(Stdio::piped());
     assert!(ended(both.spawn().unwrap()).await.failed(2).contains("the same"));
 }
+
+/// What the configuration file says counts where no flag and no variable does.
+#[tokio::test]
+async fn serve_goes_by_the_configuration_file() {
+    let db = database().await;
+    let folder = tempfile::TempDir::new().unwrap();
+    let (config, act) = (folder.path().join("inorder.toml"), folder.path().join("act"));
+    std::fs::write(&act, ACT).unwrap();
+    let said = "[serve]\nread_token = \"a-token-of-the-file\"\nact_token_file = \"act\"\nhosts = [\"ops.example.com\"]\n";
+    std::fs::write(&config, said).unwrap();
+    let bearer = ("authorization", "Bearer a-token-of-the-file");
+    let elsewhere = ("host", "ops.example.com");
+
+    let (child, address) = serving(inorder_with(db.url(), &[]).env("INORDER_CONFIG", &config)).await;
+    assert_eq!(get(address, "/metrics", &[]).await.status, 401);
+    assert_eq!(get(address, "/metrics", &[bearer, elsewhere]).await.status, 200);
+    assert_eq!(get(address, "/metrics", &[OPERATOR]).await.status, 200);
+    interrupt(&child);
+    assert_eq!(ended(child).await.code, 0);
+
+    let mut command = inorder_with(db.url(), &[]);
+    let command = command.env("INORDER_CONFIG", &config).env("INORDER_READ_TOKEN", "a-token-for-reading");
+    let (child, address) = serving(command).await;
+    assert_eq!(get(address, "/metrics", &[bearer]).await.status, 401);
+    interrupt(&child);
+    assert_eq!(ended(child).await.code, 0);
+}
