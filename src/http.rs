@@ -1,6 +1,6 @@
 //! The outside by HTTP: an exporter for Prometheus, probes, and the admin page.
 //!
-//! A [`Site`] is built from a log. It becomes a [`Router`](axum::Router), to be mounted in an application of one's own, under any
+//! A [`Site`] is built from a log. It becomes a [`Router`], to be mounted in an application of one's own, under any
 //! path, or it is served by itself, which is what `inorder serve` does.
 //!
 //! | path | for | who may |
@@ -82,6 +82,11 @@ use self::sampler::Sampler;
 use self::session::Signer;
 use crate::error::{Error, ErrorKind};
 use crate::store::Inorder;
+
+/// Compiles what the page says.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/metrics.md")]
+struct MetricsPage;
 
 /// The largest body of a request.
 const MAX_BODY: usize = 64 * 1024;
