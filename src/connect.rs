@@ -6,9 +6,9 @@
 
 use std::future::{Future, Ready, ready};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::{
     ClientWrapper, Connect, Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod,
@@ -269,12 +269,12 @@ impl Connector {
         self.pool_looking_up(size, wait, Arc::default())
     }
 
-    /// The same, for sessions that run none but our statements, by key: those made while `planned_once` say so to the planner.
+    /// The same, for sessions that run none but our statements, by key.
     pub(crate) fn pool_looking_up(
         &self,
         size: usize,
         wait: Duration,
-        planned_once: Arc<AtomicBool>,
+        terms: Arc<SessionTerms>,
     ) -> Result<Pool, Error> {
         let manager = Manager::from_connect(
             tokio_postgres::Config::new(),
@@ -282,6 +282,7 @@ impl Connector {
             ManagerConfig { recycling_method: RecyclingMethod::Fast },
         );
         let limit = self.connect_timeout;
+        let made_on = Arc::clone(&terms);
         let places = u32::try_from(self.target.places.len()).unwrap_or(u32::MAX);
         Pool::builder(manager)
             .max_size(size)
@@ -292,8 +293,12 @@ impl Connector {
             // Each place has its own limit.
             .create_timeout(Some(limit.saturating_mul(places.saturating_add(1))))
             .recycle_timeout(Some(limit))
+            .pre_recycle(Hook::sync_fn(move |_, metrics| match terms.is_outlived(metrics.created) {
+                true => Err(HookError::message("it may lead to a server that was replaced")),
+                false => Ok(()),
+            }))
             .post_create(Hook::async_fn(move |client: &mut ClientWrapper, _| {
-                let planned_once = planned_once.load(Ordering::Relaxed);
+                let planned_once = made_on.planned_once.load(Ordering::Relaxed);
                 Box::pin(async move {
                     match planned_once {
                         true => {
@@ -305,6 +310,30 @@ impl Connector {
             }))
             .build()
             .map_err(|e| Error::with_source(ErrorKind::Config, format!("a pool of {size} connections"), e))
+    }
+}
+
+/// On what terms the sessions of a pool are made, and kept.
+#[derive(Debug, Default)]
+pub(crate) struct SessionTerms {
+    /// Those made while it is true say to the planner that their statements are planned once.
+    planned_once: AtomicBool,
+    /// When the epoch began: those made before may lead to a server that was replaced, and lives on.
+    epoch_began: Mutex<Option<Instant>>,
+}
+
+impl SessionTerms {
+    pub(crate) fn plan_once(&self, yes: bool) {
+        self.planned_once.store(yes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn begin_epoch(&self) {
+        *self.epoch_began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn is_outlived(&self, made_at: Instant) -> bool {
+        let began = *self.epoch_began.lock().unwrap_or_else(PoisonError::into_inner);
+        began.is_some_and(|began| made_at < began)
     }
 }
 

@@ -17,11 +17,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Semaphore, watch};
 
+use crate::connect::SessionTerms;
 use crate::consumer::{Consumer, Kind, Start, saturated};
 use crate::delivery::queue::Queue;
 use crate::delivery::supply::Window;
@@ -125,16 +125,16 @@ impl Dispatcher {
         let wait = self.log.config().wait_timeout;
         let lanes = keys.len().max(1);
         let Settings { max_passes, read_ahead_bytes, mutant, .. } = self.settings;
-        let planned_once = Arc::<AtomicBool>::default();
+        let terms = Arc::<SessionTerms>::default();
         let cx = Context {
             log: self.log.clone(),
             process: who.id,
             passes: connector.pool(max_passes, wait)?,
             lingering: Arc::new(Semaphore::new(max_passes / 2)),
             readers: connector.pool(max_passes.clamp(1, 4), wait)?,
-            leases: connector.pool_looking_up(LEASES, wait, Arc::clone(&planned_once))?,
-            claims: connector.pool_looking_up(max_passes, wait, Arc::clone(&planned_once))?,
-            planned_once,
+            leases: connector.pool_looking_up(LEASES, wait, Arc::clone(&terms))?,
+            claims: connector.pool_looking_up(max_passes, wait, Arc::clone(&terms))?,
+            terms,
             window: Window::new(read_ahead_bytes / 4),
             hold_ups: HoldUps::default(),
             page_bytes: (read_ahead_bytes / (2 * lanes)).clamp(256 * 1024, 8 * 1024 * 1024),

@@ -1,6 +1,5 @@
 //! What all passes of a process share, and how they are told to end.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use uuid::Uuid;
 
 use super::supply::{Readers, Window};
+use crate::connect::SessionTerms;
 use crate::consumer::BoxFuture;
 use crate::safe_head::Mutant;
 use crate::store::Inorder;
@@ -27,8 +27,8 @@ pub(crate) struct Context {
     pub(crate) leases: Pool,
     /// For what effect consumers lease, claim and settle.
     pub(crate) claims: Pool,
-    /// Are the sessions of these two planned once? Those that are made while it is true.
-    pub(crate) planned_once: Arc<AtomicBool>,
+    /// On what terms the sessions of these two are made, and kept.
+    pub(crate) terms: Arc<SessionTerms>,
     pub(crate) window: Window,
     pub(crate) hold_ups: HoldUps,
     pub(crate) page_bytes: usize,

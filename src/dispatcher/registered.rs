@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -103,7 +102,7 @@ impl Registered {
         // The watcher makes one of its own, under a new epoch.
         drop(tracker);
         // Whoever listens has sessions of its own: behind a pooler, others would find them with these settings.
-        cx.planned_once.store(!settings.poll_only, Ordering::Relaxed);
+        cx.terms.plan_once(!settings.poll_only);
         let lanes = runners.into_iter().map(Mutex::into_inner).collect();
         Running::spawn(lanes, queues, cx, phase, who, settings)
     }
@@ -114,7 +113,12 @@ impl Registered {
         for fresh in [false, true] {
             let mut tracker = match slot.take() {
                 Some(tracker) => tracker,
-                None => Tracker::begin(&self.cx.log, &self.who, self.cx.mutant, Duration::ZERO).await?,
+                None => {
+                    let tracker =
+                        Tracker::begin(&self.cx.log, &self.who, self.cx.mutant, Duration::ZERO).await?;
+                    self.cx.terms.begin_epoch();
+                    tracker
+                }
             };
             match self.follow(&mut tracker).await {
                 Ok(head) => {

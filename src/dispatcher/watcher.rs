@@ -228,6 +228,8 @@ impl Watcher {
                 Tracker::begin_listening(log, who, mutant, LONGEST_PAUSE, heard).await?
             }
         };
+        // What leases, claims and settles goes to where the head is seen.
+        self.cx.terms.begin_epoch();
         metrics::listening(!self.poll_only);
         if !self.poll_only {
             tracing::debug!("listening");

@@ -1,12 +1,10 @@
 //! What was known before a crash, a restart or a failover is not trusted after it.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use inorder::testing::TempPostgres;
 use inorder::{Config, Consumer, Dispatcher, Inorder, Registered, Running};
 use tokio_postgres::{Client, NoTls};
-use uuid::Uuid;
 
 use crate::support::{Proxy, Recording, Writer, connect, eventually, process, versatile_database};
 
@@ -329,29 +327,34 @@ async fn passes_that_still_reach_the_old_primary_neither_mix_nor_block() {
 /// The same for the connections over which an effect consumer leases its row, claims and settles.
 #[tokio::test]
 async fn an_effect_consumer_that_still_reaches_the_old_primary_goes_on_at_the_new_one() {
+    goes_on_at_the_new_primary(Consumer::effect_fn("mail", |_, _| Box::pin(async { Ok(()) }))).await;
+}
+
+/// And for those over which a queue settles, renews and sweeps.
+#[tokio::test]
+async fn a_queue_that_still_reaches_the_old_primary_goes_on_at_the_new_one() {
+    goes_on_at_the_new_primary(Consumer::queued_fn("mail", |_, _| Box::pin(async { Ok(()) }))).await;
+}
+
+/// What it runs for the new one is settled there.
+async fn goes_on_at_the_new_primary(consumer: Consumer) {
     let mut failover = Failover::new().await;
-    let ran = Arc::new(Mutex::new(Vec::new()));
-    let running = Arc::clone(&ran);
-    let mail = Consumer::effect_fn("mail", move |event, _| {
-        running.lock().unwrap().push(event.event_id());
-        Box::pin(async { Ok(()) })
-    });
-    let dispatcher = Dispatcher::builder(&failover.seen.log).consumer(mail);
+    let dispatcher = Dispatcher::builder(&failover.seen.log).consumer(consumer);
     let dispatcher = dispatcher.poll_interval(Duration::from_millis(50)).build().unwrap();
     let running = dispatcher.start().await.unwrap();
-    eventually(LIMIT, "three are run", async || ran.lock().unwrap().len() == 3).await;
+    let left = async |client: &Client| -> i64 {
+        let left = "SELECT count(*) FROM inorder.events AS e WHERE NOT EXISTS (\
+            SELECT FROM inorder.ledger AS l WHERE l.event_id = e.event_id AND l.status = 'done')";
+        client.query_one(left, &[]).await.unwrap().get(0)
+    };
+    let old = connect(failover.primary.url()).await;
+    eventually(LIMIT, "three are settled", async || left(&old).await == 0).await;
     failover.part().await;
     failover.promote().await;
     assert_eq!(failover.end_lookers().await, 1, "the watcher");
     Writer::on(failover.standby.url()).await.append_many(5).await;
     let new = connect(failover.standby.url()).await;
-    let rows = new.query("SELECT event_id FROM inorder.events WHERE id > 3", &[]).await.unwrap();
-    let new: Vec<Uuid> = rows.iter().map(|row| row.get(0)).collect();
-    eventually(LIMIT, "the new primary's are run", async || {
-        let ran = ran.lock().unwrap();
-        new.iter().all(|event_id| ran.contains(event_id))
-    })
-    .await;
+    eventually(LIMIT, "the new primary's are settled", async || left(&new).await == 0).await;
     running.stop().await.unwrap();
 }
 
