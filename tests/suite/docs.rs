@@ -138,3 +138,50 @@ fn every_finding_of_the_doctor_is_explained() {
         assert!(section.contains(&format!("`{kind}`")), "docs/operations.md does not explain `{kind}`");
     }
 }
+
+/// Names of our metrics in a text.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("inorder_") && word.len() > "inorder_".len())
+        .map(|word| word.strip_suffix("_bucket").unwrap_or(word).to_owned())
+        .collect()
+}
+
+/// An alert about a metric that does not exist never fires.
+#[test]
+fn rules_and_dashboard_speak_of_metrics_that_exist() {
+    let known = metrics_in(&read("docs/metrics.md"));
+    for file in ["docs/monitoring/inorder.rules.yml", "docs/monitoring/dashboard.json"] {
+        let used = metrics_in(&read(file));
+        assert!(used.len() > 10, "{file}: {used:?}");
+        let unknown: Vec<_> = used.difference(&known).collect();
+        assert!(unknown.is_empty(), "{file} speaks of {unknown:?}, which docs/metrics.md does not list");
+    }
+}
+
+#[test]
+fn every_alert_is_explained_and_tried() {
+    let (rules, page) = (read("docs/monitoring/inorder.rules.yml"), read("docs/monitoring/README.md"));
+    let trials = read("docs/monitoring/inorder.rules.test.yml");
+    let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() >= 10, "{alerts:?}");
+    for alert in alerts {
+        assert!(page.contains(&format!("\n### {alert}\n")), "docs/monitoring/README.md does not explain {alert}");
+        assert!(rules.contains(&format!("README.md#{}\n", alert.to_lowercase())), "{alert} has no runbook");
+        assert!(trials.contains(&format!("alertname: {alert}\n")), "{alert} is never tried");
+    }
+}
+
+/// The unit tests of the rules, by Prometheus itself.
+#[test]
+fn the_rules_pass_their_tests() {
+    for arguments in [["check", "rules", "inorder.rules.yml"], ["test", "rules", "inorder.rules.test.yml"]] {
+        let output = std::process::Command::new("promtool")
+            .args(arguments)
+            .current_dir(root().join("docs/monitoring"))
+            .output()
+            .unwrap_or_else(|e| panic!("promtool, of the package `prometheus`, is needed; script/setup installs it where it can: {e}"));
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "promtool {arguments:?}:\n{}", String::from_utf8_lossy(&said));
+    }
+}
