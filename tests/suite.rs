@@ -10,6 +10,7 @@ mod suite {
     mod claims;
     mod connecting;
     mod delivery;
+    mod deployment;
     mod docs;
     mod doctor;
     mod doorbell;

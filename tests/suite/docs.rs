@@ -166,7 +166,10 @@ fn every_alert_is_explained_and_tried() {
     let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() >= 10, "{alerts:?}");
     for alert in alerts {
-        assert!(page.contains(&format!("\n### {alert}\n")), "docs/monitoring/README.md does not explain {alert}");
+        assert!(
+            page.contains(&format!("\n### {alert}\n")),
+            "docs/monitoring/README.md does not explain {alert}"
+        );
         assert!(rules.contains(&format!("README.md#{}\n", alert.to_lowercase())), "{alert} has no runbook");
         assert!(trials.contains(&format!("alertname: {alert}\n")), "{alert} is never tried");
     }
