@@ -186,7 +186,7 @@ pub(crate) fn describe_all() {
 fn labels(key: &Key) -> [(&'static str, String); 3] {
     [
         ("consumer", key.name.clone()),
-        ("instance", key.instance.clone()),
+        ("consumer_instance", key.instance.clone()),
         ("partition", key.partition.to_string()),
     ]
 }
