@@ -2,9 +2,11 @@
 
 mod append;
 mod demo;
+mod export;
 mod handoffs;
 mod help;
 mod look;
+mod manual;
 mod operate;
 mod serve;
 mod tail;

@@ -34,7 +34,9 @@ Fields of a line:
   event_id                  a UUID, the key by which an event is known to be there already; see --ids
   stream_type, stream_id    both or neither
   metadata, tenant_id, schema_version, correlation_id, causation_id, created_by
-What `inorder tail --json` prints has the same form.
+  payload_text, metadata_text
+                            instead of payload, metadata: JSON in a string, for what a line cannot hold
+What `inorder export` and `inorder tail --json` write has the same form.
 
 Examples:
   inorder append events.jsonl

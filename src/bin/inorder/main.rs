@@ -18,12 +18,14 @@ mod consumers;
 mod dead_letters;
 mod demo;
 mod doctor;
+mod export;
 mod facts;
 mod failure;
 mod handoffs;
 mod instances;
 mod interrupt;
 mod ledger;
+mod manual;
 mod migrate;
 mod options;
 mod prune;
@@ -60,6 +62,7 @@ enum Verb {
     Migrate(migrate::Args),
     Append(append::Args),
     Tail(tail::Args),
+    Export(export::Args),
     Status(status::Args),
     Doctor(doctor::Args),
     Consumers(consumers::Args),
@@ -87,6 +90,8 @@ enum Verb {
     VerifyWorker(verify::worker::Args),
     Bench(bench::Args),
     Config(config::Args),
+    Completions(manual::Completions),
+    Man(manual::Man),
 }
 
 impl Verb {
@@ -140,6 +145,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Migrate(args) => interrupt.ends(migrate::run(&args, options, &screen)).await,
         Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
         Verb::Tail(args) => tail::run(args, options, &screen, &interrupt).await,
+        Verb::Export(args) => export::run(args, options, &screen, &interrupt).await,
         Verb::Status(args) => interrupt.ends(status::run(&args, options, &screen)).await,
         Verb::Doctor(args) => interrupt.ends(doctor::run(&args, options, &screen)).await,
         Verb::Consumers(args) => interrupt.ends(consumers::run(&args, options, &screen)).await,
@@ -166,6 +172,8 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::VerifyWorker(args) => verify::worker::run(args, options, &interrupt).await,
         Verb::Config(args) => config::run(&args, options, &screen),
         Verb::Bench(args) => bench::run(args, options, &screen, &interrupt).await,
+        Verb::Completions(args) => args.run::<Cli>(&screen),
+        Verb::Man(args) => args.run::<Cli>(&screen),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

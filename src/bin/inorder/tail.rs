@@ -225,8 +225,14 @@ struct Whole<'a> {
     stream_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stream_version: Option<i64>,
-    payload: Box<RawValue>,
-    metadata: Box<RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata_text: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     correlation_id: Option<Uuid>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -237,11 +243,37 @@ struct Whole<'a> {
     recorded_at: OffsetDateTime,
 }
 
-/// An event as `inorder append` takes it, and what the log added, in one line.
+/// An event as `inorder append` takes it, and what the log added, in one line. Line breaks in a payload become blanks.
 pub(crate) fn json(event: &Event) -> Result<String, Failure> {
-    let failed = |e: serde_json::Error| Failure::failed(format!("event {} as JSON: {e}", event.id()));
     // Between the tokens of JSON, and only there, can a line end.
-    let raw = |text: &str| RawValue::from_string(text.replace(['\r', '\n'], " ")).map_err(failed);
+    let raw =
+        |text: &str| RawValue::from_string(text.replace(['\r', '\n'], " ")).map_err(|e| failed(event, &e));
+    let (payload, metadata) = (raw(event.payload_json())?, raw(event.metadata_json())?);
+    written(event, (Some(payload), None), (Some(metadata), None))
+}
+
+/// The same, with every byte of the payload: where a line cannot hold it, it stands in a string.
+pub(crate) fn exact(event: &Event) -> Result<String, Failure> {
+    let metadata = match event.metadata_json() {
+        // In a line that is no metadata.
+        "null" => (None, Some("null")),
+        text => held(text),
+    };
+    written(event, held(event.payload_json()), metadata)
+}
+
+/// As JSON where a line can hold that, otherwise as text: line breaks, and blanks around it, would be lost.
+fn held(text: &str) -> Held<'_> {
+    let is_bare = !text.contains(['\r', '\n']) && text.trim_ascii() == text;
+    match is_bare.then(|| RawValue::from_string(text.to_owned())) {
+        Some(Ok(raw)) => (Some(raw), None),
+        _ => (None, Some(text)),
+    }
+}
+
+type Held<'a> = (Option<Box<RawValue>>, Option<&'a str>);
+
+fn written<'a>(event: &'a Event, payload: Held<'a>, metadata: Held<'a>) -> Result<String, Failure> {
     let whole = Whole {
         id: event.id(),
         event_id: event.event_id(),
@@ -251,12 +283,18 @@ pub(crate) fn json(event: &Event) -> Result<String, Failure> {
         stream_type: event.stream_type(),
         stream_id: event.stream_id(),
         stream_version: event.stream_version(),
-        payload: raw(event.payload_json())?,
-        metadata: raw(event.metadata_json())?,
+        payload: payload.0,
+        payload_text: payload.1,
+        metadata: metadata.0,
+        metadata_text: metadata.1,
         correlation_id: event.correlation_id(),
         causation_id: event.causation_id(),
         created_by: event.created_by(),
         recorded_at: event.recorded_at(),
     };
-    serde_json::to_string(&whole).map_err(failed)
+    serde_json::to_string(&whole).map_err(|e| failed(event, &e))
+}
+
+fn failed(event: &Event, error: &serde_json::Error) -> Failure {
+    Failure::failed(format!("event {} as JSON: {error}", event.id()))
 }

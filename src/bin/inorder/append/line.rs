@@ -19,10 +19,12 @@ struct Fields<'a> {
     event_type: String,
     stream_type: Option<String>,
     stream_id: Option<String>,
-    #[serde(borrow)]
-    payload: &'a RawValue,
+    #[serde(borrow, default, deserialize_with = "also_null")]
+    payload: Option<&'a RawValue>,
+    payload_text: Option<String>,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
+    metadata_text: Option<String>,
     tenant_id: Option<String>,
     schema_version: Option<i32>,
     correlation_id: Option<Uuid>,
@@ -52,15 +54,17 @@ pub(super) fn parse(number: u64, text: &[u8], ids: Option<Ids>) -> Result<NewEve
                 .into());
         }
     };
-    let mut event = NewEvent::from_json(fields.event_type, fields.payload.get()).event_id(event_id);
+    let payload =
+        text_of("payload", fields.payload, fields.payload_text)?.ok_or("missing field `payload`")?;
+    let mut event = NewEvent::from_json(fields.event_type, payload).event_id(event_id);
     event = match (fields.stream_type, fields.stream_id) {
         (Some(kind), Some(id)) => event.in_stream(kind, id),
         (None, None) => event,
         (Some(_), None) => return Err("it has a stream_type and no stream_id; give both or neither".into()),
         (None, Some(_)) => return Err("it has a stream_id and no stream_type; give both or neither".into()),
     };
-    if let Some(metadata) = fields.metadata {
-        event = event.metadata(&metadata).map_err(|e| e.report())?;
+    if let Some(metadata) = text_of("metadata", fields.metadata, fields.metadata_text)? {
+        event = event.metadata_json(metadata);
     }
     if let Some(tenant_id) = fields.tenant_id {
         event = event.tenant(tenant_id);
@@ -78,6 +82,20 @@ pub(super) fn parse(number: u64, text: &[u8], ids: Option<Ids>) -> Result<NewEve
         event = event.created_by(who);
     }
     Ok(event)
+}
+
+/// A payload may be `null`, which is something.
+fn also_null<'a, D: serde::Deserializer<'a>>(payload: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(payload).map(Some)
+}
+
+/// JSON text: as it stands in the line, or in a string, where it has line breaks.
+fn text_of(field: &str, json: Option<&RawValue>, text: Option<String>) -> Result<Option<String>, String> {
+    match (json, text) {
+        (Some(_), Some(_)) => Err(format!("it has a {field} and a {field}_text; give one of them")),
+        (Some(json), None) => Ok(Some(json.get().to_owned())),
+        (None, text) => Ok(text),
+    }
 }
 
 /// The parser's words; it sees one line, so that of its places only the column says something.
@@ -106,6 +124,18 @@ mod tests {
         let text = format!(r#"{{"event_id":"{ID}","event_type":"t","payload": {{"b" : 1.50,"a":1e2}} }}"#);
         let event = format!("{:?}", parse(1, text.as_bytes(), None).unwrap());
         assert!(event.contains(r#""{\"b\" : 1.50,\"a\":1e2}""#), "{event}");
+    }
+
+    #[test]
+    fn what_would_not_fit_into_a_line_stands_in_a_string() {
+        let text = format!(
+            r#"{{"event_id":"{ID}","event_type":"t","payload_text":" {{\n}} ","metadata_text":"{{\r\n}}"}}"#
+        );
+        let event = format!("{:?}", parse(1, text.as_bytes(), None).unwrap());
+        assert!(event.contains(r#"payload: " {\n} ""#) && event.contains(r#"metadata: "{\r\n}""#), "{event}");
+        assert!(
+            refusal(&text.replace("\"t\"", "\"t\",\"payload\":1")).contains("a payload and a payload_text")
+        );
     }
 
     #[test]
