@@ -29,6 +29,7 @@ AS $body$
     WHERE l.status IN ('pending', 'in_progress')
         AND l.position <= upto
         AND l.position > (SELECT s.pruned_to FROM inorder.log_state AS s)
+        AND NOT inorder.ledger_left_behind(l)
         AND (types IS NULL OR EXISTS (
             SELECT FROM inorder.events AS e WHERE e.event_id = l.event_id AND e.event_type = ANY (types)
         ))
@@ -41,7 +42,7 @@ $body$;
 -- It goes by positions: what goes is a prefix of the ids (of these types), each recorded before `before`, so that one old
 -- event behind a younger one stays; at or below the safe head; at or below the position of every consumer that is neither
 -- disabled nor expired (and wants one of the types); below every dead letter that is open or to be retried, and every row of the
--- ledger that is not finished. What the ledger keeps of the events that go, goes with them.
+-- ledger that is not finished and may still be. What the ledger keeps of the events that go, goes with them.
 --
 -- The order that makes it safe: (1) the safe head, then the candidates up to it, which can no longer change but by another
 -- prune; (2) FOR UPDATE on the row of log_state; (3) in a later snapshot, one statement reads state rows, dead letters and the
@@ -144,7 +145,7 @@ BEGIN
         ), forgotten AS (
             DELETE FROM inorder.ledger AS l
             USING gone AS g
-            WHERE l.event_id = g.event_id AND l.status IN ('done', 'dead')
+            WHERE l.event_id = g.event_id AND (l.status IN ('done', 'dead') OR inorder.ledger_left_behind(l))
         ), gone_type AS (
             SELECT g.event_type, count(*) AS events, max(g.id) AS highest FROM gone AS g GROUP BY g.event_type
         )

@@ -66,7 +66,7 @@ END
 $body$;
 
 -- What an effect or queued consumer did above a place may be done again: the ledger forgets it. At most `max_effects`; the answer is
--- how many. What is being done at the moment stays.
+-- how many. What is being done at the moment stays. Open dead letters of what is to be done again are discarded.
 CREATE OR REPLACE FUNCTION inorder.admin_repeat_effects(was inorder.consumers, to_id bigint, max_effects int)
 RETURNS bigint
 LANGUAGE plpgsql
@@ -93,6 +93,10 @@ BEGIN
             USING ERRCODE = 'IO004',
                 HINT = 'reset it to a place nearer by, or raise max_effects: all of them are forgotten in one transaction';
     END IF;
+    -- Those that were given up are delivered again, and leave another letter if need be.
+    UPDATE inorder.dead_letters AS d
+    SET state = 'discarded', updated_at = clock_timestamp(), updated_by = 'inorder'
+    WHERE d.consumer = was.name AND d.instance = was.instance AND d.event_id = ANY (effects) AND d.state IN ('open', 'retry_requested');
     DELETE FROM inorder.ledger AS l
     WHERE l.event_id = ANY (effects) AND l.handler = whose AND l.status IN ('done', 'dead');
     RETURN coalesce(cardinality(effects), 0);

@@ -1,6 +1,6 @@
 -- Removes a consumer, or one instance of it: all its rows. Its unfinished dead letters are discarded, as nobody could retry
 -- them, and what waits in its queue is forgotten; what it did stays in the ledger, so that it is not done again. A dispatcher
--- that still has it registers it anew at its next start.
+-- that still has it registers it anew at its next start. Of one that is gone already, what was recorded for it since is forgotten.
 CREATE OR REPLACE FUNCTION inorder.unregister(
     consumer text, instance text DEFAULT '',
     "by" text DEFAULT session_user, why text DEFAULT NULL, force boolean DEFAULT false
@@ -12,8 +12,20 @@ SET search_path = pg_catalog, pg_temp
 AS $body$
 #variable_conflict use_column
 DECLARE
-    was inorder.consumers;
+    was       inorder.consumers;
+    forgotten bigint;
 BEGIN
+    -- What a producer recorded while it was being unregistered, and committed later, nobody would ever run.
+    IF NOT EXISTS (SELECT FROM inorder.consumers AS c WHERE c.name = unregister.consumer AND c.instance = unregister.instance) THEN
+        DELETE FROM inorder.ledger AS l
+        WHERE l.handler = inorder.ledger_handler(unregister.consumer, unregister.instance) AND l.status = 'pending' AND l.token = 0;
+        GET DIAGNOSTICS forgotten = ROW_COUNT;
+        IF forgotten > 0 THEN
+            RETURN NEXT inorder.admin_record('unregister', unregister.by, why, unregister.consumer, unregister.instance, 0,
+                jsonb_build_object('pending', forgotten), NULL);
+            RETURN;
+        END IF;
+    END IF;
     FOR was IN SELECT * FROM inorder.admin_hold(consumer, instance, NULL, force) LOOP
         DELETE FROM inorder.consumers AS c WHERE c.lock_key = was.lock_key;
         RETURN NEXT inorder.admin_record('unregister', unregister.by, why, was.name, was.instance, was.partition, to_jsonb(was), NULL);

@@ -17,3 +17,18 @@ AS $body$
     SET status = 'dead', next_attempt_at = NULL, updated_at = clock_timestamp()
     WHERE l.event_id = $3 AND l.handler = inorder.ledger_handler($1, $2) AND l.status = 'pending'
 $body$;
+
+-- Will a row that is not finished stay so? An effect consumer runs no event that all its partitions have passed, and nobody else
+-- sweeps up after it. Where it is being run at the moment, that ends first.
+CREATE OR REPLACE FUNCTION inorder.ledger_left_behind(entry inorder.ledger)
+RETURNS boolean
+LANGUAGE sql
+STABLE
+AS $body$
+    SELECT $1.status IN ('pending', 'in_progress') AND coalesce($1.lease_until <= clock_timestamp(), true)
+        AND coalesce((
+            SELECT min(c.position) >= $1.position
+            FROM inorder.consumers AS c
+            WHERE c.kind = 'effect' AND inorder.ledger_handler(c.name, c.instance) = $1.handler
+        ), false)
+$body$;

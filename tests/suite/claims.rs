@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use inorder::{
-    Claim, Consumer, Effect, EffectBatchHandler, EffectHandler, Event, Failure, Outcome, Registered,
+    Backoff, Claim, Consumer, Effect, EffectBatchHandler, EffectHandler, Event, Failure, NewEvent, Outcome,
+    Prune, Registered, Start,
 };
 use uuid::Uuid;
 
@@ -370,4 +371,186 @@ async fn an_effect_that_ends_its_process_each_time_does_not_live_for_ever() {
         "{:?}",
         stage.standing("mail").await
     );
+}
+
+/// I-5. What waits in memory under a claim that ran out is not run, though the process has claimed the event anew.
+#[tokio::test]
+async fn an_event_that_the_same_process_claims_again_while_it_waits_is_run_once() {
+    let stage = Stage::with_events(3).await;
+    let gate = Gate::closed();
+    let receiver = Receiver::new().waiting_at(1, &gate);
+    let running =
+        stage.dispatcher([receiver.queued().concurrency(1)]).build().unwrap().start().await.unwrap();
+    gate.reached().await;
+    stage.sql("UPDATE inorder.ledger SET lease_until = clock_timestamp() WHERE position = 2").await;
+    let again = "SELECT count(*) FROM inorder.ledger WHERE position = 2 AND faults = 1";
+    eventually(LIMIT, "it is claimed again", async || stage.count(again).await == 1).await;
+    gate.open();
+    all_done(&stage, 3).await;
+    within("stopping", running.stop()).await.unwrap();
+    assert_eq!(receiver.calls(), [(1, 1), (3, 1), (2, 2)]);
+}
+
+/// The next event is claimed together with what was run before it.
+#[tokio::test]
+async fn what_was_claimed_ahead_is_given_back_when_the_dispatcher_stops() {
+    let stage = Stage::with_events(3).await;
+    let proxy = Proxy::in_front_of(stage.database.url()).await;
+    let log = Stage::log_through(proxy.url(), Duration::from_secs(30)).await;
+    let gate = Gate::closed();
+    let receiver = Receiver::new().waiting_at(1, &gate);
+    let running = dispatcher(&log, [receiver.effect()]).build().unwrap().start().await.unwrap();
+    gate.reached().await;
+    proxy.delay(Duration::from_millis(250));
+    gate.open();
+    let ahead = "SELECT count(*) FROM inorder.ledger WHERE position = 2 AND status = 'in_progress'";
+    eventually(LIMIT, "the next one is claimed", async || stage.count(ahead).await == 1).await;
+    within("stopping", running.stop()).await.unwrap();
+    assert_eq!(receiver.ids(), [1]);
+    let of = |status: &str| (status.to_owned(), 0, 0);
+    assert_eq!(ledger(&stage).await, [of("done"), of("pending")]);
+    assert_eq!(stage.standing("mail").await.position, 1);
+}
+
+/// Rows are made in the order of their keys, by whomever: here by a pass and by a producer that takes its time.
+#[tokio::test]
+async fn a_pass_and_a_producer_never_wait_for_each_other_crosswise() {
+    let stage = Stage::with_events(0).await;
+    let receiver = Receiver::new();
+    let registered = stage.register([receiver.queued()]).await;
+    stage
+        .sql(
+            "INSERT INTO inorder.events (event_type, payload, event_id) VALUES \
+                ('a', '{}', 'ffffffff-ffff-4fff-bfff-ffffffffffff'), ('a', '{}', '00000000-0000-4000-8000-000000000000')",
+        )
+        .await;
+    let mut producer = stage.log.get().await.unwrap();
+    let tx = producer.transaction().await.unwrap();
+    drop(stage.log.record_pending_in(&tx, &[2], "mail").await.unwrap());
+    let crossing = async {
+        waits_for_a_lock(&stage, "ledger/enqueue").await;
+        drop(stage.log.record_pending_in(&tx, &[1], "mail").await.unwrap());
+        tx.commit().await.unwrap();
+    };
+    let (passed, ()) = tokio::join!(registered.run_once(), crossing);
+    passed.unwrap();
+    drain(&registered).await;
+    all_done(&stage, 2).await;
+    assert_eq!(receiver.sorted_ids(), [1, 2]);
+}
+
+/// How often the ledger was read whole, and by an index. What a session did is counted when it has ended.
+async fn scans(stage: &Stage, sessions: i64) -> (i64, i64) {
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'";
+    eventually(LIMIT, "the others are gone", async || stage.count(open).await <= sessions).await;
+    let scans = "SELECT seq_scan, coalesce(idx_scan, 0) FROM pg_stat_user_tables WHERE relname = 'ledger'";
+    let row = stage.client.query_one(scans, &[]).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
+/// Nothing is known of the ledger yet, and it is large: every row is found by its key all the same.
+#[tokio::test]
+async fn a_ledger_that_was_never_analyzed_is_not_read_whole() {
+    for by_hand in [true, false] {
+        let stage = Stage::with_events(100).await;
+        let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'";
+        let sessions = stage.count(open).await;
+        let fill = "ALTER TABLE inorder.ledger SET (autovacuum_enabled = off); \
+            INSERT INTO inorder.ledger (event_id, handler, status, position, next_attempt_at) \
+            SELECT gen_random_uuid(), CASE n % 2 WHEN 0 THEN 'mail' ELSE 'bill' END, \
+                CASE n % 3 WHEN 0 THEN 'pending' ELSE 'done' END, n + 1000, \
+                CASE n % 3 WHEN 0 THEN clock_timestamp() + interval '1 hour' END \
+            FROM generate_series(1, 150000) AS n";
+        stage.database.client().await.batch_execute(fill).await.unwrap();
+        let (before, by_key_before) = scans(&stage, sessions).await;
+
+        let log = Stage::log_through(stage.database.url(), Duration::from_secs(30)).await;
+        let bill = Receiver::new();
+        let mail = Receiver::answering(|id, attempt| match (id % 10, attempt) {
+            (0, 1) => Err(Failure::retry("at first")),
+            _ => Ok(()),
+        });
+        let consumers = [mail.queued(), Consumer::effect_batch("bill", bill.clone())];
+        let registered = dispatcher(&log, consumers).build().unwrap().register().await.unwrap();
+        let all_run = || mail.calls().len() == 110 && bill.calls().len() == 100;
+        if by_hand {
+            eventually(LIMIT, "all are run", async || {
+                registered.run_once().await.unwrap();
+                all_run()
+            })
+            .await;
+            drop(registered);
+        } else {
+            let running = registered.start();
+            eventually(LIMIT, "all are run", async || all_run()).await;
+            within("stopping", running.stop()).await.unwrap();
+        }
+        let orders = (0..100).map(|n| format!("order {n}"));
+        let claims =
+            log.ledger().claim_all(orders, "web").await.unwrap().into_iter().map(|claim| match claim {
+                Claim::Acquired(claim) => claim,
+                other => panic!("{other:?}"),
+            });
+        assert_eq!(log.ledger().complete_all(claims.collect()).await.unwrap(), 100);
+        drop(log);
+
+        let (after, by_key) = scans(&stage, sessions).await;
+        assert!(by_key > by_key_before, "it is counted");
+        assert_eq!(after - before, 0, "by hand: {by_hand}");
+        let done = "SELECT count(*) FROM inorder.ledger WHERE status = 'done' AND position <= 1000";
+        assert_eq!(stage.count(done).await, 200);
+    }
+}
+
+/// Nobody has to call it.
+#[tokio::test]
+async fn a_dispatcher_has_the_ledger_forget_what_was_done_long_ago() {
+    let stage = Stage::with_events(2).await;
+    let running = stage.dispatcher([Receiver::new().effect()]).build().unwrap().start().await.unwrap();
+    all_done(&stage, 2).await;
+    stage.sql("UPDATE inorder.ledger SET updated_at = clock_timestamp() - interval '31 days' WHERE position = 1").await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(400)).await;
+    tokio::time::resume();
+    let left = "SELECT count(*) FROM inorder.ledger";
+    eventually(LIMIT, "it is forgotten", async || stage.count(left).await == 1).await;
+    assert_eq!(stage.count("SELECT floor FROM inorder.ledger_floors WHERE handler = 'mail'").await, 1);
+    within("stopping", running.stop()).await.unwrap();
+}
+
+/// What a consumer has passed it will not run: it holds nothing back.
+#[tokio::test]
+async fn an_event_that_an_effect_consumer_was_moved_past_does_not_hold_back_prune() {
+    let stage = Stage::with_events(3).await;
+    let receiver = Receiver::answering(|id, _| if id == 2 { Err(Failure::defer("down")) } else { Ok(()) });
+    let registered = stage.register([receiver.effect().backoff(Backoff::constant(LIMIT))]).await;
+    registered.drain().await.unwrap();
+    assert_eq!(statuses(&stage).await, ["done", "pending"]);
+    let admin = stage.log.admin().by("ops");
+    let before = Prune::before(time::OffsetDateTime::now_utc() + time::Duration::days(1));
+    admin.reset("mail", Start::After(3)).await.unwrap();
+    let pruned = admin.prune(&before, |_| ()).await.unwrap();
+    assert_eq!((pruned.deleted, pruned.blocked_by), (3, vec![]));
+    assert_eq!(statuses(&stage).await, [""; 0]);
+}
+
+/// Those that wait for others of their stream are taken many at a time, however many there are.
+#[tokio::test]
+async fn a_long_stream_is_run_in_order_without_a_look_for_each_event() {
+    let stage = Stage::with_events(0).await;
+    let events: Vec<_> =
+        (0..6_000).map(|_| NewEvent::from_json("counted", "{}").in_stream("thing", "a")).collect();
+    stage.append_events(&events).await;
+    let receiver = Receiver::answering(|id, attempt| match (id % 1_000, attempt) {
+        (0, 1) => Err(Failure::retry("at first")),
+        _ => Ok(()),
+    });
+    let consumer = receiver.queued().batch_size(100).in_stream_order();
+    let running = stage.dispatcher([consumer]).build().unwrap().start().await.unwrap();
+    all_done(&stage, 6_000).await;
+    within("stopping", running.stop()).await.unwrap();
+    let mut ids = receiver.ids();
+    assert_eq!(ids.len(), 6_006);
+    ids.dedup();
+    assert!(ids.iter().copied().eq(1..=6_000), "in order");
 }

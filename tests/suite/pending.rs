@@ -274,3 +274,22 @@ async fn what_is_recorded_waits_while_the_consumer_is_disabled_or_a_newer_revisi
     newest.run_once().await.unwrap();
     assert_eq!((scene.runs.count(), newer.ids()), (0, vec![id]));
 }
+
+/// A producer that had seen the consumer may commit after it is gone.
+#[tokio::test]
+async fn what_is_recorded_while_the_consumer_is_unregistered_is_forgotten_when_that_is_asked_for_again() {
+    let mut scene = Scene::new().await;
+    let dispatcher = Dispatcher::builder(&scene.log).consumer(scene.runs.consumer("mail")).build().unwrap();
+    drop(dispatcher.register().await.unwrap());
+    let tx = scene.client.transaction().await.unwrap();
+    let id = append(&scene.log, &tx, in_stream("a")).await;
+    let _pending = scene.log.record_pending_in(&tx, &[id], "mail").await.unwrap();
+    let admin = scene.log.admin().by("ops");
+    admin.unregister("mail").await.unwrap();
+    tx.commit().await.unwrap();
+    let left = "SELECT count(*) FROM inorder.ledger";
+    assert_eq!(scene.number(left).await, 1);
+    assert_eq!(admin.unregister("mail").await.unwrap()[0].before["pending"], 1);
+    assert_eq!(scene.number(left).await, 0);
+    assert_eq!(admin.unregister("mail").await.unwrap_err().kind(), ErrorKind::NotRegistered);
+}

@@ -224,6 +224,9 @@ async fn a_reset_does_not_repeat_effects_unless_it_is_asked_to() {
         assert_eq!((&change.after["effects_to_repeat"], &change.after["position"]), (&json!(4), &json!(2)));
         registered.drain().await.unwrap();
         assert_eq!(sorted(&runs), [3, 4, 5, 6], "{kind}: with what was given up");
+        let letters =
+            "SELECT string_agg(state, ' ' ORDER BY id) FROM inorder.dead_letters WHERE position = 3";
+        assert_eq!(scene.value(letters).await, json!("discarded open"), "{kind}: the new one counts");
     }
 }
 
