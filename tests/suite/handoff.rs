@@ -539,6 +539,32 @@ async fn a_row_that_goes_by_age_while_both_sides_ask_is_one_sides() {
     println!("{gone} of 60 were anybody's again");
 }
 
+/// A plan is kept for as long as its session: also one that was made while the table was empty.
+#[tokio::test]
+async fn a_decision_looks_up_its_events_by_their_keys_whatever_its_plan_was_made_for() {
+    let database = database().await;
+    let client = database.client().await;
+    let take = include_str!("../../sql/query/handoffs/take.sql");
+    let prepare =
+        format!("SET plan_cache_mode = force_generic_plan; PREPARE take (text, text, uuid[]) AS {take}");
+    client.batch_execute(&prepare).await.unwrap();
+    let decide = "EXECUTE take('mail', 'delivery', array_fill(gen_random_uuid(), '{1000}'))";
+    client.batch_execute(decide).await.unwrap();
+    let many = "INSERT INTO inorder.handoffs (scope, key, taken_by) \
+        SELECT 'mail', gen_random_uuid(), 'delivery' FROM generate_series(1, 20000)";
+    client.batch_execute(many).await.unwrap();
+    let plan: Vec<String> = client
+        .query(&format!("EXPLAIN (ANALYZE, BUFFERS OFF, TIMING OFF, COSTS OFF) {decide}"), &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    let plan = plan.join("\n");
+    assert!(plan.contains("handoffs_pkey"), "{plan}");
+    assert!(!plan.contains("handoffs_taken_at") && !plan.contains("Seq Scan"), "{plan}");
+}
+
 /// I-10: an event that the direct path took and did not run is found, whatever the clock says.
 #[tokio::test]
 async fn a_clock_that_was_set_back_hides_no_unfinished_event() {

@@ -12,9 +12,14 @@ WITH durable AS MATERIALIZED (
     SELECT DISTINCT a.key FROM unnest($3::uuid[]) AS a (key)
 ), known AS (
     SELECT h.key, h.taken_by, h.ran_at
-    FROM inorder.handoffs AS h
-    JOIN asked AS a ON a.key = h.key
-    WHERE h.scope = $1::text
+    FROM asked AS a
+    CROSS JOIN LATERAL (
+        SELECT r.key, r.taken_by, r.ran_at
+        FROM inorder.handoffs AS r
+        WHERE r.scope = $1::text AND r.key = a.key
+        -- Each looked up: a plan that was made while there were few rows would read all of the scope.
+        OFFSET 0
+    ) AS h
 ), taken AS (
     INSERT INTO inorder.handoffs AS h (scope, key, taken_by)
     SELECT $1::text, a.key, $2::text
