@@ -127,7 +127,7 @@ fn handoff_model_holds_in_every_state_with_a_breaker() {
 
 /// I-5, with more going wrong in one run.
 #[test]
-#[ignore = "five million states: cargo test --release --lib handoff_model -- --ignored --nocapture"]
+#[ignore = "sixteen million states: cargo test --release --lib handoff_model -- --ignored --nocapture"]
 fn handoff_model_holds_in_every_state_of_bad_days() {
     Handing::new(1, Luck { outages: 1, silences: 1, ..NO_LUCK }).holds();
     Handing::new(1, Luck { crashes: 1, failures: 1, ..NO_LUCK }).holds();
