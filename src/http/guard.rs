@@ -193,6 +193,7 @@ mod tests {
             ("localhost:7878", "localhost"),
             ("[::1]:7878", "[::1]"),
             ("[::1]", "[::1]"),
+            ("::1", "::1"),
             ("evil:localhost", "evil:localhost"),
         ] {
             assert_eq!(without_port(host), name);

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use deadpool_postgres::ClientWrapper;
 
-use crate::admin::{Blocker, LogProgress};
+use crate::admin::Blocker;
 use crate::error::Error;
 use crate::pg::consumers::Totals;
 use crate::pg::consumers::poll::{self, Poll};
+use crate::pg::safe_head::{self, Seen};
 use crate::pg::{self, admin, consumers, handoffs, instances, ledger, session};
 use crate::store::Inorder;
 
@@ -28,17 +29,16 @@ pub(super) struct Sampler {
     log: Inorder,
     every: Duration,
     limit: Duration,
-    session: Mutex<Option<ClientWrapper>>,
+    session: Mutex<Option<Session>>,
     sample: Kept<Sample>,
     readiness: Kept<()>,
-    hole: Mutex<Hole>,
 }
 
 /// How the database stood at one moment, as far as one can say so of several statements.
 pub(super) struct Sample {
     pub(super) poll: Poll,
     pub(super) totals: Vec<Totals>,
-    /// As far as is known without waiting for writers.
+    /// As far as is known: see [`Known`].
     pub(super) safe_head: i64,
     /// How old the hole is that it stands before.
     pub(super) hole: Option<Duration>,
@@ -61,7 +61,6 @@ impl Sampler {
             session: Mutex::default(),
             sample: Kept::default(),
             readiness: Kept::default(),
-            hole: Mutex::default(),
         }
     }
 
@@ -75,39 +74,34 @@ impl Sampler {
     /// Is the database reached, and does the schema fit?
     pub(super) async fn readiness(&self) -> Arc<Result<(), Error>> {
         let checking = self.on_a_session("checking the schema", |sampler, session| {
-            Box::pin(sampler.log.check_schema_on(&**session, sampler.limit, "checking the schema"))
+            Box::pin(sampler.log.check_schema_on(&*session.client, sampler.limit, "checking the schema"))
         });
         self.readiness.or_else(self.every, checking).await
     }
 
-    async fn look(&self, session: &ClientWrapper) -> Result<Sample, Error> {
-        let schema = self.log.schema();
+    async fn look(&self, session: &mut Session) -> Result<Sample, Error> {
+        let (schema, client, known) = (self.log.schema(), &session.client, &session.known);
         let asking = async {
-            session::look(session, self.limit).await?;
+            session::look(client, self.limit).await?;
+            // Whoever could still fill a hole below the head holds his lock when it has been read.
+            let poll = poll::look(client, schema).await?;
             let rows = futures_util::try_join!(
-                poll::look(session, schema),
-                consumers::totals(session, schema),
-                admin::log_progress(session, schema),
-                admin::blockers(session, schema),
-                instances::count(session, schema),
-                ledger::count_unfinished(session, schema),
-                handoffs::count_unfinished(session, schema),
+                safe_head::sample(client, schema, known.safe_head),
+                consumers::totals(client, schema),
+                admin::blockers(client, schema),
+                instances::count(client, schema),
+                ledger::count_unfinished(client, schema),
+                handoffs::count_unfinished(client, schema),
             )?;
-            session::roll_back(session).await?;
-            Ok(rows)
+            session::roll_back(client).await?;
+            Ok((poll, rows))
         };
-        let asked = asking.await.map_err(|e| Error::statement("sampling the log", e));
-        let (poll, totals, log, blockers, instances, ledger, handoffs) = asked?;
+        let (poll, rows) = asking.await.map_err(|e| Error::statement("sampling the log", e))?;
+        let (seen, totals, blockers, instances, ledger, handoffs) = rows;
         let blockers: Vec<Blocker> = blockers.iter().map(Blocker::from_row).collect();
-        let oldest = blockers
-            .iter()
-            .filter_map(|b| b.age_seconds)
-            .fold(None, |a: Option<f64>, b| Some(a.map_or(b, |a| a.max(b))));
-        let (safe_head, hole) = self.hole.lock().unwrap_or_else(PoisonError::into_inner).now(
-            &LogProgress::from_row(&log),
-            oldest,
-            Instant::now(),
-        );
+        let longest = blockers.iter().filter_map(|b| b.age_seconds).reduce(f64::max);
+        let hole = session.known.learn(poll.top, seen, longest, Instant::now());
+        let safe_head = session.known.safe_head;
         Ok(Sample { poll, totals, safe_head, hole, blockers, instances, ledger, handoffs })
     }
 
@@ -115,29 +109,36 @@ impl Sampler {
     async fn on_a_session<T>(
         &self,
         what: &str,
-        ask: impl for<'a> Fn(&'a Self, &'a ClientWrapper) -> BoxFuture<'a, T>,
+        ask: impl for<'a> Fn(&'a Self, &'a mut Session) -> BoxFuture<'a, T>,
     ) -> Result<T, Error> {
         let asking = async {
             let kept = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(session) = kept {
-                match ask(self, &session).await {
+            if let Some(mut session) = kept {
+                match ask(self, &mut session).await {
                     Err(error) if error.is_retryable() => {}
                     answer => return self.keep(session, answer),
                 }
             }
-            let session = Box::pin(self.log.connector().connect()).await?;
-            let answer = ask(self, &session).await;
+            let client = Box::pin(self.log.connector().connect()).await?;
+            let mut session = Session { client, known: Known::default() };
+            let answer = ask(self, &mut session).await;
             self.keep(session, answer)
         };
         pg::deadline(self.limit, what, asking).await
     }
 
-    fn keep<T>(&self, session: ClientWrapper, answer: Result<T, Error>) -> Result<T, Error> {
+    fn keep<T>(&self, session: Session, answer: Result<T, Error>) -> Result<T, Error> {
         if answer.is_ok() {
             *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
         }
         answer
     }
+}
+
+/// A session, and what is known through it: another may lead to a server that was restarted or replaced.
+struct Session {
+    client: ClientWrapper,
+    known: Known,
 }
 
 /// What came of it last, and when.
@@ -170,41 +171,56 @@ impl<T> Default for Kept<T> {
     }
 }
 
-/// Since when the safe head stands where it stands, from sample to sample.
+/// What is known of the safe head, from sample to sample, without waiting for anybody.
 ///
-/// What is known without waiting is a lower bound: an id that was rolled back looks like a hole for as long as anybody writes. So a hole
-/// is no older than the transaction that has been writing for longest, and the safe head does not go back unless the log did.
+/// When the writers of an earlier sample are all gone, everything up to what was the head then is settled. So the safe head is never
+/// ahead of what it is, and behind it by a sample at most, unless somebody keeps a hole open.
 #[derive(Debug, Default)]
-struct Hole {
+struct Known {
     head: i64,
     safe_head: i64,
+    /// Since when it stands there, before a hole.
     since: Option<Instant>,
+    /// A head, and those of its writers who are still there.
+    awaited: Option<(i64, Vec<String>)>,
 }
 
-impl Hole {
-    /// The safe head, and the age of the hole before which it stands.
-    fn now(
+impl Known {
+    /// Learns from a sample; answers how old the hole is before which the safe head stands. No hole is older than the transaction
+    /// that has been writing for longest.
+    fn learn(
         &mut self,
-        log: &LogProgress,
-        oldest_writer: Option<f64>,
+        head: i64,
+        Seen { writers, reached }: Seen,
+        longest: Option<f64>,
         now: Instant,
-    ) -> (i64, Option<Duration>) {
-        let went_back = log.head < self.head;
-        let safe_head = if went_back { log.safe_head } else { log.safe_head.max(self.safe_head) };
-        let stands = safe_head == self.safe_head && !went_back;
-        let since = match (safe_head < log.head, self.since) {
-            (false, _) => None,
-            (true, Some(since)) if stands => Some(since),
-            (true, _) => Some(now),
+    ) -> Option<Duration> {
+        if head < self.head {
+            // All was pruned, or the log lost its tail.
+            *self = Self::default();
+        }
+        let mut safe_head = self.safe_head.max(reached);
+        if let Some((top, awaited)) = &mut self.awaited {
+            awaited.retain(|writer| writers.contains(writer));
+            if awaited.is_empty() {
+                safe_head = safe_head.max(*top);
+                self.awaited = None;
+            }
+        }
+        if writers.is_empty() {
+            safe_head = safe_head.max(head);
+        } else if self.awaited.is_none() {
+            self.awaited = Some((head, writers));
+        }
+        self.since = match self.since {
+            _ if safe_head >= head => None,
+            Some(since) if safe_head == self.safe_head => Some(since),
+            _ => Some(now),
         };
-        *self = Self { head: log.head, safe_head, since };
-        let age = since.map(|since| {
-            let seen = now.saturating_duration_since(since);
-            oldest_writer
-                .and_then(|s| Duration::try_from_secs_f64(s).ok())
-                .map_or(seen, |writing| seen.min(writing))
-        });
-        (safe_head, age)
+        (self.head, self.safe_head) = (head, safe_head);
+        let seen = now.saturating_duration_since(self.since?);
+        let writing = longest.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        Some(writing.map_or(seen, |writing| seen.min(writing)))
     }
 }
 
@@ -212,9 +228,8 @@ impl Hole {
 mod tests {
     use super::*;
 
-    fn log(head: i64, safe_head: i64) -> LogProgress {
-        let hole = (safe_head < head).then_some(safe_head + 1);
-        LogProgress { head, safe_head, hole, writers: 1, pruned_to: 0, pruned_types: serde_json::Value::Null }
+    fn seen(writers: &[&str], reached: i64) -> Seen {
+        Seen { writers: writers.iter().map(|&w| w.to_owned()).collect(), reached }
     }
 
     fn secs(seconds: u64) -> Option<Duration> {
@@ -223,30 +238,38 @@ mod tests {
 
     #[test]
     fn a_hole_grows_older_until_the_safe_head_moves() {
-        let (mut hole, start) = (Hole::default(), Instant::now());
+        let (mut known, start) = (Known::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(hole.now(&log(5, 5), None, at(0)), (5, None));
-        assert_eq!(hole.now(&log(9, 6), Some(100.0), at(1)), (6, secs(0)));
-        assert_eq!(hole.now(&log(12, 6), Some(100.0), at(8)), (6, secs(7)));
-        assert_eq!(hole.now(&log(12, 6), None, at(9)), (6, secs(8)), "nobody may see how old the writer is");
-        assert_eq!(hole.now(&log(12, 8), Some(100.0), at(10)), (8, secs(0)));
-        assert_eq!(hole.now(&log(12, 12), None, at(11)), (12, None));
+        assert_eq!(known.learn(5, seen(&[], 5), None, at(0)), None);
+        assert_eq!(known.learn(9, seen(&["a"], 6), Some(100.0), at(1)), secs(0));
+        assert_eq!(known.learn(12, seen(&["a", "b"], 6), Some(100.0), at(8)), secs(7));
+        assert_eq!(known.learn(12, seen(&["a"], 6), None, at(9)), secs(8), "nobody may see how old it is");
+        assert_eq!(known.learn(12, seen(&["a"], 8), Some(100.0), at(10)), secs(0));
+        assert_eq!(known.learn(12, seen(&["a"], 8), Some(0.5), at(20)), Some(Duration::from_millis(500)));
+        assert_eq!(known.learn(12, seen(&["a"], 12), Some(9.0), at(21)), None);
     }
 
     #[test]
-    fn an_id_that_was_rolled_back_is_no_old_hole_however_many_writers_come_and_go() {
-        let (mut hole, start) = (Hole::default(), Instant::now());
-        let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(hole.now(&log(9, 6), Some(0.5), at(0)), (6, secs(0)));
-        assert_eq!(hole.now(&log(90, 6), Some(0.5), at(60)), (6, Some(Duration::from_millis(500))));
-        assert_eq!(hole.now(&log(95, 95), None, at(61)), (95, None), "a moment without writers");
-        assert_eq!(hole.now(&log(99, 6), Some(0.5), at(62)), (95, secs(0)), "what was settled stays so");
+    fn an_id_that_was_rolled_back_is_passed_when_those_who_wrote_then_are_gone() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        known.learn(9, seen(&["a", "b"], 6), None, now);
+        known.learn(20, seen(&["b", "c"], 6), None, now);
+        assert_eq!(known.safe_head, 6, "b may still fill what is below 9");
+        known.learn(30, seen(&["c", "d"], 6), None, now);
+        assert_eq!(known.safe_head, 9);
+        known.learn(40, seen(&["e"], 9), None, now);
+        assert_eq!(known.safe_head, 30, "c and d are gone, who wrote when 30 was the head");
+        known.learn(50, seen(&[], 40), None, now);
+        assert_eq!(known.safe_head, 50);
+        known.learn(60, seen(&["f"], 50), None, now);
+        assert_eq!(known.safe_head, 50);
     }
 
     #[test]
     fn a_log_that_lost_its_tail_is_looked_at_anew() {
-        let (mut hole, now) = (Hole::default(), Instant::now());
-        assert_eq!(hole.now(&log(90, 90), None, now), (90, None));
-        assert_eq!(hole.now(&log(80, 70), None, now), (70, secs(0)));
+        let (mut known, now) = (Known::default(), Instant::now());
+        known.learn(90, seen(&[], 90), None, now);
+        known.learn(80, seen(&["a"], 70), None, now);
+        assert_eq!(known.safe_head, 70);
     }
 }

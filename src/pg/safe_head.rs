@@ -145,3 +145,21 @@ pub(crate) async fn writers(client: &ClientWrapper, schema: &Schema, process: Uu
     }
     Ok(found)
 }
+
+/// What a look without a process of its own saw.
+#[cfg(feature = "http")]
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Who is writing, by virtual transaction.
+    pub(crate) writers: Vec<String>,
+    /// Up to here there is no hole.
+    pub(crate) reached: i64,
+}
+
+/// Looks who is writing, and how far the ids above `floor` go without a hole.
+#[cfg(feature = "http")]
+pub(crate) async fn sample(client: &ClientWrapper, schema: &Schema, floor: i64) -> Result<Seen> {
+    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/sample"))).await?;
+    let row = client.query_one(&statement, &[/* floor */ &floor]).await?;
+    Ok(Seen { writers: row.get("writers"), reached: row.get("reached") })
+}

@@ -4,10 +4,11 @@ mod exporter;
 
 use inorder::http::{Access, Site, Token};
 use inorder::{ErrorKind, axum};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::Stage;
 use crate::support::http::{Answer, Served, ask};
+use crate::support::{LIMIT, Stage, eventually, within};
 
 const READ: &str = "a-token-for-reading";
 const ACT: &str = "a-token-for-acting!";
@@ -290,5 +291,41 @@ async fn ready_is_who_reaches_a_database_whose_schema_fits() {
     let reader = site.get_with("/readyz", &[READER]).await;
     assert!(reader.text.contains("inorder migrate"), "{reader:?}");
     assert_eq!(code(&site.get("/healthz").await), 200);
+    site.stop().await;
+}
+
+/// Whoever was being answered when the site was asked to end gets his answer.
+#[tokio::test]
+async fn a_request_in_flight_is_answered_before_the_site_ends() {
+    let stage = Stage::with_events(0).await;
+    let site = Served::start(Site::new(&stage.log)).await;
+    let address = site.address;
+    stage.client.batch_execute("BEGIN; LOCK inorder.consumers").await.unwrap();
+    let asking = tokio::spawn(async move { ask(address, "GET", "/overview", &[], "").await });
+    let watch = stage.database.client().await;
+    let waits =
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'inorder.consumers'::regclass";
+    eventually(LIMIT, "it is being answered", async || {
+        watch.query_one(waits, &[]).await.unwrap().get::<_, i64>(0) > 0
+    })
+    .await;
+    let stopping = tokio::spawn(site.stop());
+    eventually(LIMIT, "nobody else is let in", async || TcpStream::connect(address).await.is_err()).await;
+    assert!(!stopping.is_finished());
+    stage.client.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(code(&within("the answer", asking).await.unwrap()), 200);
+    within("the end", stopping).await.unwrap();
+}
+
+/// Nobody holds a connection by sending nothing, or never enough.
+#[tokio::test]
+async fn a_connection_whose_headers_do_not_come_is_closed() {
+    let stage = Stage::with_events(0).await;
+    let site = Served::start(Site::new(&stage.log)).await;
+    let mut half = TcpStream::connect(site.address).await.unwrap();
+    half.write_all(b"GET /healthz HTTP/1.1\r\nHost: local").await.unwrap();
+    let mut said = Vec::new();
+    within("it is closed", half.read_to_end(&mut said)).await.unwrap();
+    assert!(!String::from_utf8_lossy(&said).contains("200"), "{said:?}");
     site.stop().await;
 }
