@@ -54,8 +54,23 @@ BEGIN
     LEFT JOIN inorder.instances AS i ON i.id = l.owner
     ORDER BY l.event_id, l.handler;
     IF NOT FOUND AND key IS NOT NULL AND in_status IS NULL AND after_key IS NULL THEN
-        PERFORM inorder.admin_hold_ledger(key, of_handler);
+        PERFORM inorder.admin_no_ledger_row(key, of_handler);
     END IF;
+END
+$body$;
+
+-- Raises IO003: there is no such row.
+CREATE OR REPLACE FUNCTION inorder.admin_no_ledger_row(key uuid, of_handler text)
+RETURNS void
+LANGUAGE plpgsql
+VOLATILE
+AS $body$
+DECLARE
+    there text;
+BEGIN
+    SELECT string_agg(format('"%s"', l.handler), ', ' ORDER BY l.handler) INTO there FROM inorder.ledger AS l WHERE l.event_id = key;
+    RAISE EXCEPTION 'the ledger has no row of %', coalesce(key::text, 'NULL') || coalesce(format(' for "%s"', of_handler), '')
+        USING ERRCODE = 'IO003', HINT = coalesce('it has rows for ' || there, 'nobody has claimed it, or what was done is forgotten');
 END
 $body$;
 
@@ -68,13 +83,10 @@ SET lock_timeout = '3s'
 AS $body$
 DECLARE
     entry inorder.ledger;
-    there text;
 BEGIN
     SELECT * INTO entry FROM inorder.ledger AS l WHERE l.event_id = key AND l.handler = of_handler FOR UPDATE;
     IF NOT FOUND THEN
-        SELECT string_agg(format('"%s"', l.handler), ', ' ORDER BY l.handler) INTO there FROM inorder.ledger AS l WHERE l.event_id = key;
-        RAISE EXCEPTION 'the ledger has no row of %', coalesce(key::text, 'NULL') || coalesce(format(' for "%s"', of_handler), '')
-            USING ERRCODE = 'IO003', HINT = coalesce('it has rows for ' || there, 'nobody has claimed it, or what was done is forgotten');
+        PERFORM inorder.admin_no_ledger_row(key, of_handler);
     END IF;
     RETURN entry;
 EXCEPTION WHEN lock_not_available THEN

@@ -127,6 +127,8 @@ async fn a_monitor_sees_how_everything_stands() {
     assert!(admin.audit(&AuditRows::any()).await.unwrap().is_empty());
     assert_eq!(admin.dead_letters(&DeadLetters::open()).await.unwrap().len(), 1);
     assert_eq!(admin.ledger_rows(&LedgerRows::any()).await.unwrap().len(), 6);
+    let nobodys = admin.ledger_rows(&LedgerRows::any().key(Uuid::nil()).of("mail")).await.unwrap_err();
+    assert_eq!(nobodys.kind(), ErrorKind::NotRegistered, "{nobodys:?}");
     assert!(admin.handoff_rows(&HandoffRows::unfinished()).await.unwrap().is_empty());
     let nobodys = admin.handoff_rows(&HandoffRows::any().key(Uuid::nil())).await.unwrap_err();
     assert_eq!(nobodys.kind(), ErrorKind::NotRegistered, "{nobodys:?}");
