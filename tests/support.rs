@@ -12,7 +12,7 @@
 //! - [`Words`]: what the library logs;
 //! - [`http::Served`]: a site that is asked over HTTP;
 //! - [`prometheus::Prometheus`]: a real one that scrapes, and [`prometheus::lint`], its linter;
-//! - [`Proxy`]: a network that fails.
+//! - [`Proxy`]: a network that fails; `terminal::Terminal`: somebody before a terminal.
 //!
 //! A test that crashes or restarts a server, or needs settings of its own, starts one: `TempPostgres::start()`.
 
@@ -29,6 +29,7 @@ pub(crate) mod role;
 pub(crate) mod runs;
 pub(crate) mod session;
 pub(crate) mod stage;
+pub(crate) mod terminal;
 pub(crate) mod versatile;
 pub(crate) mod waiting;
 pub(crate) mod words;

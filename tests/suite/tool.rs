@@ -10,6 +10,7 @@ mod manual;
 mod operate;
 mod serve;
 mod tail;
+mod terminal;
 mod trace;
 
 use std::process::Stdio;

@@ -17,6 +17,7 @@ use crate::failure::{Failure, tell};
 use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::screen::Screen;
+use crate::terminal::Unechoed;
 use crate::words::{count, counted};
 use reader::{Batch, Piece};
 
@@ -80,7 +81,10 @@ pub(crate) async fn run(
         Ok(log)
     };
     let log = interrupt.ends(connecting).await?;
-    let bar = if source.typed { ProgressBar::hidden() } else { bar(source.length) };
+    let (bar, _unechoed) = match source.typed {
+        true => (ProgressBar::hidden(), None),
+        false => (bar(source.length), Some(Unechoed::begin())),
+    };
     let mut run = Run { log, name: source.name, skip_bad: args.skip_bad, bar, sum: Sum::default() };
     let pieces = reader::read(source.from, source.length.is_none(), args.ids);
     let ended = run.take(pieces, interrupt).await;

@@ -17,6 +17,7 @@ use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::screen::Screen;
 use crate::tail;
+use crate::terminal::Unechoed;
 use crate::words::{count, counted, plain};
 use file::Unfinished;
 
@@ -100,6 +101,7 @@ pub(crate) async fn run(
         resumed: out.last().is_some(),
         complete: false,
     };
+    let _unechoed = Unechoed::begin();
     let bar = bar(up_to.saturating_sub(after).max(0).unsigned_abs());
     let mut run = Run { admin: log.admin(), log, only, began, bar, sum };
     let ended = run.write(&mut out, interrupt).await;

@@ -25,6 +25,7 @@ impl Interrupt {
                     _ = term.recv() => 15,
                 };
                 if sender.send_replace(Some(number)).is_some() {
+                    crate::terminal::give_back();
                     tell("inorder: interrupted twice, ending at once");
                     std::process::exit(128 + i32::from(number));
                 }

@@ -37,6 +37,7 @@ mod show;
 mod status;
 mod table;
 mod tail;
+mod terminal;
 mod trace;
 mod verify;
 mod words;
@@ -146,7 +147,7 @@ async fn run(options: &Options, verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Append(args) => append::run(args, options, &screen, &interrupt).await,
         Verb::Tail(args) => tail::run(args, options, &screen, &interrupt).await,
         Verb::Export(args) => export::run(args, options, &screen, &interrupt).await,
-        Verb::Status(args) => interrupt.ends(status::run(&args, options, &screen)).await,
+        Verb::Status(args) => status::run(&args, options, &screen, &interrupt).await,
         Verb::Doctor(args) => interrupt.ends(doctor::run(&args, options, &screen)).await,
         Verb::Consumers(args) => interrupt.ends(consumers::run(&args, options, &screen)).await,
         Verb::Show(args) => interrupt.ends(show::run(&args, options, &screen)).await,

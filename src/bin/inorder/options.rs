@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// How long a statement may take [default: 30]
     #[arg(long, global = true, value_name = "SECONDS")]
     statement_timeout: Option<String>,
-    /// Answer in JSON, one object (`tail`: one a line). Ids are integers and stay exact above 2^53, where a reader lets them
+    /// Answer in JSON, one object (`tail`, `export`: one a line). Ids are integers and stay exact above 2^53, where a reader lets them
     #[arg(long, global = true)]
     json: bool,
     /// Log to standard error: -v what happens, -vv details, -vvv everything. RUST_LOG says it finer

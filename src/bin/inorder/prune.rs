@@ -14,6 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::question::Consent;
 use crate::screen::Screen;
+use crate::terminal::Unechoed;
 use crate::words::{count, counted, plain};
 
 /// Delete old events that nobody needs any more
@@ -87,6 +88,7 @@ pub(crate) async fn run(
     let question = format!("Delete {} for ever?", counted(would.deleted.unsigned_abs(), "event"));
     interrupt.ends(args.consent.ask(&question)).await?;
 
+    let _unechoed = Unechoed::begin();
     let bar = bar(would.deleted.unsigned_abs());
     let mut sum = Pruned::default();
     let (mut deleted, mut up_to) = (0, None);

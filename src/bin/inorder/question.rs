@@ -26,14 +26,17 @@ impl Consent {
         let question = question.to_owned();
         // The thread is left behind if the answer is Ctrl-C.
         let answer = tokio::task::spawn_blocking(move || {
-            let mut stderr = io::stderr().lock();
-            write!(stderr, "{question} [y/N] ")?;
-            stderr.flush()?;
+            // Not locked while somebody thinks: what an interruption says goes there.
+            write!(io::stderr(), "{question} [y/N] ")?;
+            io::stderr().flush()?;
             let mut answer = String::new();
             io::stdin().lock().read_line(&mut answer)?;
             io::Result::Ok(answer)
         });
-        let answer = match answer.await {
+        let unanswered = Unanswered;
+        let answer = answer.await;
+        std::mem::forget(unanswered);
+        let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(e)) => return Err(Failure::failed(format!("asking on the terminal: {e}"))),
             Err(e) => return Err(Failure::failed(format!("asking on the terminal: {e}"))),
@@ -42,5 +45,15 @@ impl Consent {
             "y" | "yes" => Ok(()),
             _ => Err(Failure::failed("not done, as you did not say yes")),
         }
+    }
+}
+
+/// A question that somebody interrupts: what comes next begins a line.
+struct Unanswered;
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        // There is nobody left to tell.
+        let _ = writeln!(io::stderr());
     }
 }

@@ -1,23 +1,31 @@
 //! `inorder status`: how the consumers and the log stand.
 
+mod watch;
+
 use std::time::Duration;
 
 use console::Style;
-use inorder::{Blocker, ConsumerStatus, LogProgress, Progress};
+use inorder::{Admin, Blocker, ConsumerStatus, LogProgress, Progress};
 use serde::Serialize;
 use time::OffsetDateTime;
 
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::screen::Screen;
 use crate::table::{Side, Table, wrapped};
 use crate::words::{count, counted, duration, plain};
+use watch::{Speed, Speeds, rate};
 
 /// Show how the consumers and the log stand
 ///
 /// POSITION is the id of the last event dealt with, LAG the number of ids from there to the head of the log, BEHIND the age of
 /// the oldest event not dealt with. Below the table stands how far the log may be delivered (the safe head), and who, by not
 /// committing, keeps it from the head.
+///
+/// With --watch it goes on until q or Ctrl-C, and shows what moves: EVENTS/S is what a consumer handled in a second, over the last five, ▲ a
+/// lag that grew and ▼ one that shrank meanwhile. On a terminal the view is drawn anew in place; elsewhere it is printed each time,
+/// with --json as an object a line. A server that is away does not end it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 States:
@@ -31,6 +39,7 @@ States:
 Examples:
   inorder status
   inorder status revenue-per-day
+  inorder status --watch          a live view; q ends it
   inorder status --check          exit code 1 if a consumer needs an operator
   inorder status --json | jq '.consumers[] | {name, status, lag}'")]
 pub(crate) struct Args {
@@ -40,17 +49,35 @@ pub(crate) struct Args {
     /// Fail if a consumer is dead or expired, or misses events that were pruned
     #[arg(long)]
     check: bool,
+    /// Go on until q or Ctrl-C
+    #[arg(short, long, conflicts_with = "check")]
+    watch: bool,
+    /// How often, with --watch
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, requires = "watch")]
+    interval: Duration,
 }
 
-pub(crate) async fn run(args: &Args, options: &Options, screen: &Screen) -> Result<(), Failure> {
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let sensible = Duration::from_millis(100)..=Duration::from_secs(3_600);
+    seconds.filter(|seconds| sensible.contains(seconds)).ok_or_else(|| "0.1 to 3600 seconds".to_owned())
+}
+
+pub(crate) async fn run(
+    args: &Args,
+    options: &Options,
+    screen: &Screen,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    match args.watch {
+        true => watch::run(args, options, screen, interrupt).await,
+        false => interrupt.ends(once(args, options, screen)).await,
+    }
+}
+
+async fn once(args: &Args, options: &Options, screen: &Screen) -> Result<(), Failure> {
     let admin = options.connect_to_log("status").await?.admin();
-    let consumers = match &args.consumer {
-        Some(consumer) => admin.progress(consumer).await?,
-        None => admin.list().await?,
-    };
-    let log = admin.log_progress().await?;
-    let blockers = admin.blockers().await?;
-    let status = Status { consumers, log, blockers };
+    let status = Status::of(&admin, args.consumer.as_deref()).await?;
     if screen.is_json() {
         screen.json(&status)?;
     } else {
@@ -74,16 +101,38 @@ pub(crate) struct Status {
 }
 
 impl Status {
+    /// As of now, of one consumer or of all.
+    pub(crate) async fn of(admin: &Admin, consumer: Option<&str>) -> Result<Self, inorder::Error> {
+        let consumers = match consumer {
+            Some(consumer) => admin.progress(consumer).await?,
+            None => admin.list().await?,
+        };
+        let (log, blockers) = (admin.log_progress().await?, admin.blockers().await?);
+        Ok(Self { consumers, log, blockers })
+    }
+
     /// For people; `now` is what times to come are counted from.
     pub(crate) fn lines(&self, screen: &Screen, now: OffsetDateTime) -> Vec<String> {
-        let mut lines = match self.consumers.is_empty() {
+        let mut lines = self.table_lines(screen, now, None);
+        lines.extend(self.footer(screen));
+        lines
+    }
+
+    /// The consumers; how fast they are in the place of their attempts, where that is known.
+    fn table_lines(&self, screen: &Screen, now: OffsetDateTime, speeds: Option<&Speeds>) -> Vec<String> {
+        match self.consumers.is_empty() {
             true => vec![
                 "no consumer is registered; a dispatcher registers its consumers when it starts".to_owned(),
             ],
-            false => self.table(now).lines(screen),
-        };
+            false => self.table(now, speeds).lines(screen),
+        }
+    }
+
+    /// The log, and what an operator can do.
+    fn footer(&self, screen: &Screen) -> Vec<String> {
         let width = screen.width().unwrap_or(usize::MAX);
         let dim = Style::new().dim();
+        let mut lines = Vec::new();
         let mut footer = |text: &str| {
             lines.extend(wrapped(text, "", width).iter().map(|line| screen.styled(&dim, line)));
         };
@@ -98,7 +147,8 @@ impl Status {
         lines
     }
 
-    fn table(&self, now: OffsetDateTime) -> Table {
+    fn table(&self, now: OffsetDateTime, speeds: Option<&Speeds>) -> Table {
+        let last = if speeds.is_some() { "EVENTS/S" } else { "ATTEMPTS" };
         let mut table = Table::new(
             [
                 ("CONSUMER", Side::Left),
@@ -106,7 +156,7 @@ impl Status {
                 ("POSITION", Side::Right),
                 ("LAG", Side::Right),
                 ("BEHIND", Side::Right),
-                ("ATTEMPTS", Side::Right),
+                (last, Side::Right),
             ],
             "LAST ERROR",
         );
@@ -119,20 +169,42 @@ impl Status {
                 s if s > 0.0 => duration(Duration::from_secs_f64(s)),
                 _ => "–".to_owned(),
             };
+            let (lag, last, remark) = match speeds {
+                None => (count(c.lag), attempts, remark(c, now)),
+                Some(speeds) => {
+                    let speed = speeds.rows.get(&name(c));
+                    let tries = (c.attempts > 0).then(|| format!("{attempts} attempts"));
+                    let remark = tries.into_iter().chain(Some(remark(c, now)).filter(|r| !r.is_empty()));
+                    (
+                        format!("{}{}", count(c.lag), trend(speed)),
+                        speed.map_or_else(|| "–".to_owned(), |speed| rate(speed.handled)),
+                        remark.collect::<Vec<_>>().join("; "),
+                    )
+                }
+            };
             let plain = Style::new();
             table.row(
                 [
                     (name(c), plain.clone()),
                     (c.status.to_string(), style_of(c.status)),
                     (count(c.position), plain.clone()),
-                    (count(c.lag), plain.clone()),
+                    (lag, plain.clone()),
                     (behind, plain.clone()),
-                    (attempts, plain),
+                    (last, plain),
                 ],
-                &remark(c, now),
+                &remark,
             );
         }
         table
+    }
+}
+
+/// Where a lag goes.
+fn trend(speed: Option<&Speed>) -> &'static str {
+    match speed.map_or(0, |speed| speed.lag) {
+        0 => "  ",
+        1.. => " ▲",
+        _ => " ▼",
     }
 }
 

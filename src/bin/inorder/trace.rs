@@ -14,6 +14,7 @@ use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::screen::Screen;
 use crate::table::wrapped;
+use crate::terminal::Unechoed;
 use crate::words::{count, counted, moment, plain};
 use tree::{Tree, Turn};
 
@@ -70,6 +71,7 @@ pub(crate) async fn run(
 
 async fn search(trace: &mut Trace, interrupt: &Interrupt) -> Result<(), Failure> {
     let (first, end) = (trace.searched_to(), trace.end());
+    let _unechoed = Unechoed::begin();
     let bar = bar(end.saturating_sub(first).max(0).unsigned_abs());
     let searching = async {
         while trace.search().await? {
