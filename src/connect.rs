@@ -28,11 +28,13 @@ use crate::pg::{deadline, session};
 
 pub(crate) mod environment;
 mod passfile;
+pub(crate) mod pooling;
 pub(crate) mod sources;
 pub(crate) mod target;
 #[cfg_attr(not(feature = "tls"), path = "connect/plain.rs")]
 mod tls;
 
+use pooling::{Pooler, Pooling};
 use target::{Encryption, Place, SslMode, Target, Words};
 use tls::MakeTls;
 
@@ -43,6 +45,9 @@ pub(crate) struct Connector {
     connect_timeout: Duration,
     /// Where the last session was made, which is where the primary is.
     primary: Arc<AtomicUsize>,
+    pooling: Pooling,
+    /// What the first session is told at its start, to see whether it is ours.
+    mark: Arc<str>,
 }
 
 /// A session at the server of this URL as it comes: a standby's, too, and with the server's settings.
@@ -52,10 +57,11 @@ pub(crate) async fn visit(
     limit: Duration,
     heard: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<Client, Error> {
-    let connector = Connector::new(url, "inorder", limit)?;
+    let connector = Connector::new(url, "inorder", limit, Pooler::None)?;
     let (place, heard): (_, Heard) = (&connector.target.places[0], Arc::new(heard));
     let what = format!("connecting to {place}/{}", connector.target.database_name());
-    let begun = deadline(limit, &what, Box::pin(connector.encrypted_or_not(place, &heard, &what))).await?;
+    let begun =
+        deadline(limit, &what, Box::pin(connector.encrypted_or_not(place, &heard, &what, None))).await?;
     // It ends with the client.
     drop(begun.carrier.hand_over());
     Ok(begun.client)
@@ -68,7 +74,12 @@ impl Connector {
     /// # Errors
     /// [`ErrorKind::Config`] for a URL that does not parse, or whose words do not fit together; the URL, which may hold a
     /// password, is not repeated.
-    pub(crate) fn new(url: &str, application_name: &str, connect_timeout: Duration) -> Result<Self, Error> {
+    pub(crate) fn new(
+        url: &str,
+        application_name: &str,
+        connect_timeout: Duration,
+        pooler: Pooler,
+    ) -> Result<Self, Error> {
         let mut target = Target::from_words(&Words::parse(url)?)?;
         target.application_name.get_or_insert_with(|| application_name.to_owned());
         let mode = target.encryption.mode;
@@ -83,7 +94,14 @@ impl Connector {
             tls::make(&target.encryption)?;
         }
         let connect_timeout = target.connect_timeout.unwrap_or(connect_timeout);
-        Ok(Self { target: Arc::new(target), connect_timeout, primary: Arc::default() })
+        let (primary, pooling) = (Arc::default(), Pooling::new(pooler));
+        let mark = format!("{:032x}", fastrand::u128(..)).into();
+        Ok(Self { target: Arc::new(target), connect_timeout, primary, pooling, mark })
+    }
+
+    /// Whether each transaction has another session: known with the first connection.
+    pub(crate) fn pooling(&self) -> &Pooling {
+        &self.pooling
     }
 
     /// Where it connects to, without secrets.
@@ -129,11 +147,11 @@ impl Connector {
     }
 
     async fn open_at(&self, place: &Place, heard: &Heard, what: &str) -> Result<(Client, Carrier), Error> {
-        let Begun { client, carrier, in_hot_standby } = self.encrypted_or_not(place, heard, what).await?;
+        let Begun { client, carrier, in_hot_standby } = self.marked_or_not(place, heard, what).await?;
         let is_standby = match in_hot_standby {
-            Some(is_standby) => is_standby,
-            // A pooler did not tell.
-            None => session::is_standby(&client).await.map_err(|e| unreached(what, e))?,
+            Some(is_standby) if !self.pooling.is_pooled() => is_standby,
+            // A pooler tells how it was when it connected.
+            _ => session::is_standby(&client).await.map_err(|e| unreached(what, e))?,
         };
         if is_standby {
             return Err(Error::new(
@@ -144,12 +162,42 @@ impl Connector {
                 ),
             ));
         }
-        session::prepare(&client, self.connect_timeout).await?;
+        if !self.pooling.is_pooled() {
+            session::prepare(&client, self.connect_timeout).await?;
+        }
         Ok((client, carrier))
     }
 
+    /// The first session finds out whether somebody stands in between who has sessions of his own: he does not take what we say
+    /// at the start, or it does not come out at the other end.
+    async fn marked_or_not(&self, place: &Place, heard: &Heard, what: &str) -> Result<Begun, Error> {
+        if self.pooling.is_known() {
+            return self.encrypted_or_not(place, heard, what, None).await;
+        }
+        match self.encrypted_or_not(place, heard, what, Some(&self.mark)).await {
+            Ok(begun) => {
+                let mark = session::mark(&begun.client).await.map_err(|e| unreached(what, e))?;
+                self.pooling.is_found(mark.as_deref() != Some(&self.mark));
+                Ok(begun)
+            }
+            // A protocol violation, as poolers see it.
+            Err(error) if error.sqlstate() == Some("08P01") => {
+                let begun = self.encrypted_or_not(place, heard, what, None).await?;
+                self.pooling.is_found(true);
+                Ok(begun)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Tries what the `sslmode` has tried, in its order.
-    async fn encrypted_or_not(&self, place: &Place, heard: &Heard, what: &str) -> Result<Begun, Error> {
+    async fn encrypted_or_not(
+        &self,
+        place: &Place,
+        heard: &Heard,
+        what: &str,
+        mark: Option<&str>,
+    ) -> Result<Begun, Error> {
         let (first, second) = match self.target.encryption.mode {
             // It does not leave the machine.
             _ if place.is_socket() => (Asked::Disable, None),
@@ -159,6 +207,10 @@ impl Connector {
             SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => (Asked::Require, None),
         };
         let mut config = self.config(place)?;
+        if let Some(mark) = mark {
+            let said = self.target.options.as_deref().unwrap_or_default();
+            config.options(format!("{said} -c inorder.session={mark}").trim_start());
+        }
         config.ssl_mode(first);
         let error = match begin(&config, self.tls(first)?, heard).await {
             Ok(begun) => return Ok(begun),
@@ -281,7 +333,7 @@ impl Connector {
             Opener(self.clone()),
             ManagerConfig { recycling_method: RecyclingMethod::Fast },
         );
-        let limit = self.connect_timeout;
+        let (limit, pooling) = (self.connect_timeout, self.pooling.clone());
         let made_on = Arc::clone(&terms);
         let places = u32::try_from(self.target.places.len()).unwrap_or(u32::MAX);
         Pool::builder(manager)
@@ -298,7 +350,7 @@ impl Connector {
                 false => Ok(()),
             }))
             .post_create(Hook::async_fn(move |client: &mut ClientWrapper, _| {
-                let planned_once = made_on.planned_once.load(Ordering::Relaxed);
+                let planned_once = made_on.planned_once.load(Ordering::Relaxed) && !pooling.is_pooled();
                 Box::pin(async move {
                     match planned_once {
                         true => {

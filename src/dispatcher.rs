@@ -308,9 +308,8 @@ impl DispatcherBuilder {
         self
     }
 
-    /// Never listens, for connections through a pooler that gives each transaction another session. Default: it listens.
-    ///
-    /// The pooler must know prepared statements.
+    /// Never listens. Default: it listens, unless connections go through a pooler that gives each transaction another session;
+    /// see [`Config::pooler`](crate::Config::pooler).
     pub fn poll_only(mut self) -> Self {
         self.settings.poll_only = true;
         self

@@ -139,7 +139,8 @@ fn kind_of(code: &str) -> ErrorKind {
 
 /// SQLSTATEs that speak of the server or of other transactions, not of the event being handled.
 pub(crate) fn is_infrastructure_state(code: &str) -> bool {
-    matches!(code, "40001" | "40P01" | "25006" | "55P03" | "25P03" | "25P04")
+    // The last two: a pooler gave us a session in which somebody's statements were left behind, or ours are missing.
+    matches!(code, "40001" | "40P01" | "25006" | "55P03" | "25P03" | "25P04" | "26000" | "42P05")
         || ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class))
 }
 

@@ -108,6 +108,7 @@ pub use admin::{
 #[cfg(feature = "http")]
 pub use axum;
 pub use backoff::Backoff;
+pub use connect::pooling::Pooler;
 pub use consumer::{
     BatchHandler, BoxFuture, Consumer, Effect, EffectBatchHandler, EffectHandler, HandlerTx, Start,
     TransactionalHandler,

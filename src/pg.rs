@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Object, Pool};
 
+use crate::connect::pooling::Pooling;
 use crate::error::{Error, ErrorKind};
 
 pub(crate) mod admin;
@@ -24,6 +25,7 @@ pub(crate) mod migrations;
 pub(crate) mod pages;
 pub(crate) mod safe_head;
 pub(crate) mod session;
+pub(crate) mod statement;
 
 /// The text of a statement, with the schema still written as `inorder.`.
 macro_rules! sql {
@@ -40,6 +42,7 @@ pub(crate) struct Schema {
     rendered: Mutex<HashMap<usize, Arc<str>>>,
     /// Pieces of statements that are broken on purpose.
     broken: &'static [(&'static str, &'static str)],
+    pooling: Pooling,
 }
 
 impl Schema {
@@ -58,9 +61,27 @@ impl Schema {
             "contains $body$, which would end the quoting of our functions"
         } else {
             let quoted = format!("\"{}\"", name.replace('"', "\"\""));
-            return Ok(Self { name: name.to_owned(), quoted, rendered: Mutex::default(), broken: &[] });
+            let pooling = Pooling::default();
+            return Ok(Self {
+                name: name.to_owned(),
+                quoted,
+                rendered: Mutex::default(),
+                broken: &[],
+                pooling,
+            });
         };
         Err(Error::new(ErrorKind::Config, format!("schema name {name:?} {wrong}; choose another")))
+    }
+
+    /// The same, for sessions of which this is known.
+    pub(crate) fn reached(mut self, pooling: &Pooling) -> Self {
+        self.pooling = pooling.clone();
+        self
+    }
+
+    /// Does each transaction have another session?
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooling.is_pooled()
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -75,8 +96,8 @@ impl Schema {
     /// The same, with pieces of its statements broken on purpose.
     #[cfg(feature = "cli")]
     pub(crate) fn broken(&self, pieces: &'static [(&'static str, &'static str)]) -> Self {
-        let (name, quoted) = (self.name.clone(), self.quoted.clone());
-        Self { name, quoted, rendered: Mutex::default(), broken: pieces }
+        let (name, quoted, pooling) = (self.name.clone(), self.quoted.clone(), self.pooling.clone());
+        Self { name, quoted, rendered: Mutex::default(), broken: pieces, pooling }
     }
 
     /// A statement for this schema. Rendered once.

@@ -35,6 +35,8 @@ pub struct Flags {
     pub connect_timeout: Option<String>,
     /// `--statement-timeout`: in seconds.
     pub statement_timeout: Option<String>,
+    /// `--pooler`: `detect`, `none`, `session` or `transaction`.
+    pub pooler: Option<String>,
 }
 
 impl fmt::Debug for Flags {
@@ -82,6 +84,7 @@ impl Settings {
             ("schema", "--schema", &flags.schema),
             ("connect_timeout", "--connect-timeout", &flags.connect_timeout),
             ("statement_timeout", "--statement-timeout", &flags.statement_timeout),
+            ("pooler", "--pooler", &flags.pooler),
         ] {
             if let Some(value) = value {
                 given.say(name, value, flag);
@@ -131,6 +134,7 @@ fn each(gathered: &Gathered, config: &Config) -> Result<Vec<Setting>, Error> {
         "connect_timeout" => Some(config.connect_timeout.as_secs().to_string()),
         "statement_timeout" => Some(config.statement_timeout.as_secs().to_string()),
         "pool_size" => Some(config.pool_size.to_string()),
+        "pooler" => Some("detect".to_owned()),
         _ => None,
     };
     let setting = |name: &'static str| match gathered.get(name) {
@@ -178,6 +182,7 @@ struct Database {
     statement_timeout: Option<Spanned<Text>>,
     schema: Option<Spanned<Text>>,
     pool_size: Option<Spanned<Text>>,
+    pooler: Option<Spanned<Text>>,
 }
 
 /// A text, or a number that stands for one.
@@ -241,6 +246,7 @@ impl Database {
             ("statement_timeout", self.statement_timeout),
             ("schema", self.schema),
             ("pool_size", self.pool_size),
+            ("pooler", self.pooler),
         ] {
             if let Some(said) = said {
                 layer.say(name, said.as_ref().to_string(), by(said.span()));

@@ -11,6 +11,7 @@ use deadpool_postgres::{Object, Pool};
 
 use crate::connect::Connector;
 use crate::connect::environment::{self, variable};
+use crate::connect::pooling::Pooler;
 use crate::connect::sources::{Gathered, Layer};
 use crate::connect::target::Words;
 use crate::error::{Error, ErrorKind};
@@ -76,6 +77,8 @@ pub struct Config {
     pub application_name: String,
     /// The largest payload, in bytes of JSON text. Default 1 MiB.
     pub max_payload_bytes: usize,
+    /// What stands between us and the server. Default: it is found out.
+    pub pooler: Pooler,
 }
 
 impl Config {
@@ -90,6 +93,7 @@ impl Config {
             statement_timeout: Duration::from_secs(30),
             application_name: "inorder".into(),
             max_payload_bytes: 1024 * 1024,
+            pooler: Pooler::Detect,
         }
     }
 
@@ -124,6 +128,11 @@ impl Config {
             all.parsed("pool_size", "a number, 1 or more", |text| text.parse().ok().filter(|n| *n > 0))?
         {
             config.pool_size = size;
+        }
+        let known =
+            |text: &str| Pooler::NAMES.iter().find(|(name, _)| *name == text).map(|(_, pooler)| *pooler);
+        if let Some(pooler) = all.parsed("pooler", "detect, none, session or transaction", known)? {
+            config.pooler = pooler;
         }
         if let Some(limit) = all.seconds("statement_timeout")? {
             config.statement_timeout = limit;
@@ -171,8 +180,9 @@ impl Inorder {
         if config.pool_size == 0 {
             return Err(Error::new(ErrorKind::Config, "pool_size is 0; it must be at least 1"));
         }
-        let schema = Arc::new(Schema::new(&config.schema)?);
-        let connector = Connector::new(&config.url, &config.application_name, config.connect_timeout)?;
+        let connector =
+            Connector::new(&config.url, &config.application_name, config.connect_timeout, config.pooler)?;
+        let schema = Arc::new(Schema::new(&config.schema)?.reached(connector.pooling()));
         let pool = connector.pool(config.pool_size, config.wait_timeout)?;
         Ok(Self { inner: Arc::new(Inner { config, schema, connector, pool, nudges: Nudges::default() }) })
     }

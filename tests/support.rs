@@ -13,6 +13,7 @@
 //! - [`http::Served`]: a site that is asked over HTTP;
 //! - [`prometheus::Prometheus`]: a real one that scrapes, and [`prometheus::lint`], its linter;
 //! - [`Proxy`]: a network that fails; `terminal::Terminal`: somebody before a terminal.
+//! - [`Proxy`]: a network that fails; [`Pooler`]: a pooler that gives each transaction another session.
 //!
 //! A test that crashes or restarts a server, or needs settings of its own, starts one: `TempPostgres::start()`.
 
@@ -21,6 +22,7 @@ pub(crate) mod certificates;
 pub(crate) mod database;
 pub(crate) mod gate;
 pub(crate) mod http;
+pub(crate) mod pooler;
 pub(crate) mod process;
 pub(crate) mod prometheus;
 pub(crate) mod proxy;
@@ -39,6 +41,7 @@ pub(crate) use actor::{Act, Actor};
 pub(crate) use certificates::{Authority, encrypting_server, let_in};
 pub(crate) use database::{Database, database, empty_database};
 pub(crate) use gate::Gate;
+pub(crate) use pooler::Pooler;
 pub(crate) use proxy::Proxy;
 pub(crate) use recording::Recording;
 pub(crate) use role::Role;

@@ -20,7 +20,7 @@ type PgResult<T> = Result<T, tokio_postgres::Error>;
 ///
 /// Statements run in the pass's own transaction, under READ COMMITTED, and commit together with the advance of the
 /// position. There is no commit and no rollback here, and a handler that runs them as SQL gets an error in their place.
-/// Statement texts are prepared once per connection.
+/// Statement texts are prepared once per connection; behind a pooler that gives each transaction another session, once per call.
 ///
 /// A statement that fails aborts the transaction, as always in PostgreSQL: return the error, or put the statement into a
 /// [`savepoint`](Self::savepoint).
@@ -129,13 +129,19 @@ impl<'a> HandlerTx<'a> {
         self.noting(self.client.query_raw(statement, params).await)
     }
 
-    /// Prepares a statement, once per connection.
+    /// Prepares a statement, once per connection. Behind a pooler that gives each transaction another session: at each call, and
+    /// for as long as the handler runs.
     ///
     /// # Errors
     /// The server's.
     pub async fn prepare(&self, statement: &str) -> PgResult<Statement> {
         self.check(statement).await?;
-        self.noting(self.client.prepare_cached(statement).await)
+        // Behind a pooler it goes with this transaction's session.
+        let prepared = match self.log.schema().is_pooled() {
+            true => self.client.prepare(statement).await,
+            false => self.client.prepare_cached(statement).await,
+        };
+        self.noting(prepared)
     }
 
     /// Runs statements without parameters, separated by semicolons.

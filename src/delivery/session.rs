@@ -15,6 +15,7 @@ use crate::event::Event;
 use crate::outcome::Failure;
 use crate::pg::consumers::{Key, Locked, Settled, Settlement, State};
 use crate::pg::dead_letters::DeadLetter;
+use crate::pg::statement::Ready;
 use crate::pg::{self, On, ask, checkout, consumers, deadline, is_connection_lost, throw_away};
 use crate::safe_head::Mutant;
 
@@ -34,13 +35,15 @@ pub(crate) struct PassSession<'a> {
     key: Key,
     /// `None` once it is given back or thrown away.
     object: Option<Object>,
-    lock: tokio_postgres::Statement,
-    settle: tokio_postgres::Statement,
+    lock: Ready,
+    settle: Ready,
     transaction_id: String,
     backend: i32,
     traces: Traces,
     /// A cancel may still be on its way, and would hit whatever statement comes next.
     spoiled: bool,
+    /// It remembers what the server does not: no other pass is to use it.
+    forgetful: bool,
 }
 
 /// A row as a pass left it that went well. While nobody else has written it, it stands at that pass's position, with nothing
@@ -100,6 +103,7 @@ impl<'a> PassSession<'a> {
             backend: 0,
             traces: Traces::default(),
             spoiled: false,
+            forgetful: false,
         })
     }
 
@@ -223,9 +227,11 @@ impl<'a> PassSession<'a> {
         }
     }
 
-    /// Prepared statements do not fit the tables any more.
-    pub(crate) fn forget_statements(&self) {
+    /// Prepared statements do not fit the tables any more; or are not there, where a pooler gave us another session than the one
+    /// that knew what this one remembers.
+    pub(crate) fn forget_statements(&mut self) {
         self.client().statement_cache.clear();
+        self.forgetful |= self.cx.log.schema().is_pooled();
     }
 
     pub(crate) async fn dead_letter(&self, letter: &DeadLetter<'_>) -> Result<(), Error> {
@@ -343,9 +349,10 @@ impl<'a> PassSession<'a> {
 
     /// For the next pass to use.
     fn give_back(&mut self) {
-        if let Some(object) = self.object.take()
-            && object.statement_cache.size() > MOST_STATEMENTS
-        {
+        let Some(object) = self.object.take() else { return };
+        if self.forgetful {
+            throw_away(object);
+        } else if object.statement_cache.size() > MOST_STATEMENTS {
             object.statement_cache.clear();
         }
     }

@@ -98,9 +98,19 @@ impl Registered {
 
     /// Runs the consumers in the background.
     pub fn start(self) -> Running {
-        let Self { runners, queues, tracker, cx, phase, who, settings } = self;
+        let Self { runners, queues, tracker, cx, phase, who, mut settings } = self;
         // The watcher makes one of its own, under a new epoch.
         drop(tracker);
+        if cx.log.schema().is_pooled() && !settings.poll_only {
+            settings.poll_only = true;
+            tracing::warn!(
+                server = cx.log.connector().target(),
+                poll_interval = ?settings.poll_interval,
+                "a pooler gives each transaction another session: nobody can listen there, so events are polled for; everything else \
+                 works. Connect to the server itself to be rung for at once, or say pooler = \"session\" if each connection has a \
+                 session of its own"
+            );
+        }
         // Whoever listens has sessions of its own: behind a pooler, others would find them with these settings.
         cx.terms.plan_once(!settings.poll_only);
         let lanes = runners.into_iter().map(Mutex::into_inner).collect();

@@ -113,7 +113,7 @@ enum Sleep {
 /// What one epoch of watching knows.
 struct Watch {
     tracker: Tracker,
-    poll: tokio_postgres::Statement,
+    poll: pg::statement::Ready,
     rings: bool,
     sleep: Sleep,
     marked_at: Option<Instant>,

@@ -244,8 +244,8 @@ pub(crate) async fn not_there(
 }
 
 pub(crate) async fn log_progress(client: &ClientWrapper, schema: &Schema) -> Result<Row> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/log_progress"))).await?;
-    client.query_one(&statement, &[]).await
+    let statement = schema.prepare(client, sql!("admin/log_progress")).await?;
+    statement.query_one(client, &[]).await
 }
 
 pub(crate) async fn blockers(client: &ClientWrapper, schema: &Schema) -> Result<Vec<Row>> {
@@ -272,8 +272,8 @@ pub(crate) async fn doctor(
 }
 
 pub(crate) async fn seen_from_here(client: &ClientWrapper, schema: &Schema) -> Result<Row> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/seen_from_here"))).await?;
-    client.query_one(&statement, &[]).await
+    let statement = schema.prepare(client, sql!("admin/seen_from_here")).await?;
+    statement.query_one(client, &[]).await
 }
 
 /// What may go in a step of prune.
@@ -290,10 +290,10 @@ pub(crate) async fn prune(
     step: &Step<'_>,
     note: Note<'_>,
 ) -> Result<Row> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/prune"))).await?;
-    client
+    let statement = schema.prepare(client, sql!("admin/prune")).await?;
+    statement
         .query_one(
-            &statement,
+            client,
             &[
                 /* before */ &step.before,
                 /* types */ &step.types,
@@ -357,10 +357,10 @@ pub(crate) async fn settle_dead_letters(
         Settling::Retry => sql!("admin/retry_dead_letters"),
         Settling::Discard => sql!("admin/discard_dead_letters"),
     };
-    let statement = client.prepare_cached(&schema.sql(statement)).await?;
-    client
+    let statement = schema.prepare(client, statement).await?;
+    statement
         .query_one(
-            &statement,
+            client,
             &[
                 /* consumer */ &which.consumer,
                 /* instance */ &which.instance,
@@ -380,8 +380,8 @@ pub(crate) async fn settle_dead_letters(
 }
 
 pub(crate) async fn dead_letter(client: &ClientWrapper, schema: &Schema, id: i64) -> Result<Row> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/dead_letter"))).await?;
-    client.query_one(&statement, &[/* letter_id */ &id]).await
+    let statement = schema.prepare(client, sql!("admin/dead_letter")).await?;
+    statement.query_one(client, &[/* letter_id */ &id]).await
 }
 
 pub(crate) async fn retry_dead_letter(
@@ -463,10 +463,10 @@ pub(crate) async fn ledger_prune(
     older_than: Duration,
     note: Note<'_>,
 ) -> Result<(i64, bool)> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/ledger_prune"))).await?;
+    let statement = schema.prepare(client, sql!("admin/ledger_prune")).await?;
     let older_than = older_than.as_secs_f64();
-    let row = client
-        .query_one(&statement, &[/* older_than */ &older_than, /* by */ &note.by, /* why */ &note.why])
+    let row = statement
+        .query_one(client, &[/* older_than */ &older_than, /* by */ &note.by, /* why */ &note.why])
         .await?;
     Ok((row.get("deleted"), row.get("more")))
 }
@@ -490,6 +490,6 @@ async fn query(
     statement: &'static str,
     params: &[Param<'_>],
 ) -> Result<Vec<Row>> {
-    let statement = client.prepare_cached(&schema.sql(statement)).await?;
-    client.query(&statement, params).await
+    let statement = schema.prepare(client, statement).await?;
+    statement.query(client, params).await
 }

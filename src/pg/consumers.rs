@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use time::OffsetDateTime;
+use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement};
+
 use uuid::Uuid;
 
+use super::statement::Ready;
 use super::{Schema, sql};
 
 pub(crate) mod leased;
@@ -75,7 +77,7 @@ pub(crate) async fn register(
         /* start_after */ &what.start_after,
         /* rejoin_at */ &what.rejoin_at,
     ];
-    let row = client.query_one(&*schema.sql(sql!("consumers/register")), &params).await?;
+    let row = schema.whole(sql!("consumers/register")).query_one(client, &params).await?;
     Ok(Registered {
         outcome: row.get("outcome"),
         revision: row.get("registered"),
@@ -153,22 +155,22 @@ impl State {
 }
 
 /// The statement of [`lock`].
-pub(crate) async fn prepare_lock(client: &ClientWrapper, schema: &Schema) -> Result<Statement> {
-    client.prepare_cached(&schema.sql(sql!("consumers/lock"))).await
+pub(crate) async fn prepare_lock(client: &ClientWrapper, schema: &Schema) -> Result<Ready> {
+    schema.prepare(client, sql!("consumers/lock")).await
 }
 
 /// `None` when there is no such row, somebody else holds it, or there is nothing to do.
 pub(crate) async fn lock(
     client: &ClientWrapper,
-    statement: &Statement,
+    statement: &Ready,
     key: &Key,
     process: Uuid,
     revision: i32,
     head: i64,
 ) -> Result<Option<Locked>> {
-    let row = client
+    let row = statement
         .query_opt(
-            statement,
+            client,
             &[
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
@@ -197,10 +199,10 @@ pub(crate) async fn stand(
     process: Uuid,
     is_locked: bool,
 ) -> Result<Option<State>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/stand"))).await?;
-    let row = client
+    let statement = schema.prepare(client, sql!("consumers/stand")).await?;
+    let row = statement
         .query_opt(
-            &statement,
+            client,
             &[
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
@@ -245,8 +247,8 @@ pub(crate) struct Settlement {
 }
 
 /// The statement of [`settle`].
-pub(crate) async fn prepare_settle(client: &ClientWrapper, schema: &Schema) -> Result<Statement> {
-    client.prepare_cached(&schema.sql(sql!("consumers/settle"))).await
+pub(crate) async fn prepare_settle(client: &ClientWrapper, schema: &Schema) -> Result<Ready> {
+    schema.prepare(client, sql!("consumers/settle")).await
 }
 
 /// What settling a row answered.
@@ -261,15 +263,15 @@ pub(crate) struct Settled {
 /// `None` when the row is gone.
 pub(crate) async fn settle(
     client: &ClientWrapper,
-    statement: &Statement,
+    statement: &Ready,
     key: &Key,
     transaction_id: &str,
     owner: Uuid,
     to: &Settlement,
 ) -> Result<Option<Settled>> {
-    let row = client
+    let row = statement
         .query_opt(
-            statement,
+            client,
             &[
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
@@ -298,7 +300,7 @@ pub(crate) async fn settle(
 
 /// Fails, in the place of a statement that would end the pass's transaction.
 pub(crate) async fn refuse_end(client: &ClientWrapper, schema: &Schema) -> Result<()> {
-    client.execute(&*schema.sql(sql!("consumers/refuse_end")), &[]).await?;
+    schema.whole(sql!("consumers/refuse_end")).execute(client, &[]).await?;
     Ok(())
 }
 
@@ -318,10 +320,10 @@ pub(crate) async fn free(
     limit: Duration,
     backend: Option<i32>,
 ) -> Result<Option<Freed>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/free"))).await?;
-    let row = client
+    let statement = schema.prepare(client, sql!("consumers/free")).await?;
+    let row = statement
         .query_opt(
-            &statement,
+            client,
             &[
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
@@ -352,8 +354,8 @@ pub(crate) struct Totals {
 
 #[cfg(feature = "http")]
 pub(crate) async fn totals(client: &ClientWrapper, schema: &Schema) -> Result<Vec<Totals>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/totals"))).await?;
-    let rows = client.query(&statement, &[]).await?;
+    let statement = schema.prepare(client, sql!("consumers/totals")).await?;
+    let rows = statement.query(client, &[]).await?;
     let totals = |row: &tokio_postgres::Row| Totals {
         key: Key { name: row.get("name"), instance: row.get("instance"), partition: row.get("partition") },
         processed: row.get("processed"),
@@ -368,14 +370,14 @@ pub(crate) async fn totals(client: &ClientWrapper, schema: &Schema) -> Result<Ve
 pub(crate) async fn touch(client: &ClientWrapper, schema: &Schema, keys: &[Key]) -> Result<u64> {
     let names: Vec<&str> = keys.iter().map(|k| k.name.as_str()).collect();
     let instances: Vec<&str> = keys.iter().map(|k| k.instance.as_str()).collect();
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/touch"))).await?;
-    client.execute(&statement, &[/* names */ &names, /* instances */ &instances]).await
+    let statement = schema.prepare(client, sql!("consumers/touch")).await?;
+    statement.execute(client, &[/* names */ &names, /* instances */ &instances]).await
 }
 
 /// Expires the rows of instances that nobody has run for so long, and names them.
 pub(crate) async fn expire(client: &ClientWrapper, schema: &Schema, after: Duration) -> Result<Vec<Key>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/expire"))).await?;
-    let rows = client.query(&statement, &[/* after */ &after.as_secs_f64()]).await?;
+    let statement = schema.prepare(client, sql!("consumers/expire")).await?;
+    let rows = statement.query(client, &[/* after */ &after.as_secs_f64()]).await?;
     let key = |r: &tokio_postgres::Row| Key { name: r.get(0), instance: r.get(1), partition: r.get(2) };
     Ok(rows.iter().map(key).collect())
 }

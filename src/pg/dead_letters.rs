@@ -22,10 +22,10 @@ pub(crate) async fn add(
     key: &Key,
     letter: &DeadLetter<'_>,
 ) -> Result<()> {
-    let statement = client.prepare_cached(&schema.sql(sql!("dead_letters/add"))).await?;
-    client
+    let statement = schema.prepare(client, sql!("dead_letters/add")).await?;
+    statement
         .execute(
-            &statement,
+            client,
             &[
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
@@ -44,8 +44,8 @@ pub(crate) async fn add(
 
 /// The event of a dead letter; `None` when it was pruned.
 pub(crate) async fn event(client: &ClientWrapper, schema: &Schema, id: i64) -> Result<Option<Event>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("dead_letters/event"))).await?;
-    Ok(client.query_opt(&statement, &[/* id */ &id]).await?.map(Event::from_row))
+    let statement = schema.prepare(client, sql!("dead_letters/event")).await?;
+    Ok(statement.query_opt(client, &[/* id */ &id]).await?.map(Event::from_row))
 }
 
 /// False when the retry is asked for no more: another process, or an operator, was faster.
@@ -56,7 +56,7 @@ pub(crate) async fn settle(
     state: &str,
     error: Option<&str>,
 ) -> Result<bool> {
-    let statement = client.prepare_cached(&schema.sql(sql!("dead_letters/settle"))).await?;
-    let settled = client.execute(&statement, &[/* id */ &id, /* state */ &state, /* error */ &error]).await?;
+    let statement = schema.prepare(client, sql!("dead_letters/settle")).await?;
+    let settled = statement.execute(client, &[/* id */ &id, /* state */ &state, /* error */ &error]).await?;
     Ok(settled == 1)
 }

@@ -59,9 +59,9 @@ pub(crate) async fn take(
     taken_by: &str,
     keys: &[Uuid],
 ) -> Result<Vec<Taken>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("handoffs/take"))).await?;
+    let statement = schema.prepare(client, sql!("handoffs/take")).await?;
     let rows =
-        client.query(&statement, &[/* scope */ &scope, /* taken_by */ &taken_by, /* keys */ &keys]).await?;
+        statement.query(client, &[/* scope */ &scope, /* taken_by */ &taken_by, /* keys */ &keys]).await?;
     Ok(rows.iter().map(Taken::from_row).collect())
 }
 
@@ -72,8 +72,8 @@ pub(crate) async fn ran(
     scope: &str,
     keys: &[Uuid],
 ) -> Result<Vec<Taken>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("handoffs/ran"))).await?;
-    let rows = client.query(&statement, &[/* scope */ &scope, /* keys */ &keys]).await?;
+    let statement = schema.prepare(client, sql!("handoffs/ran")).await?;
+    let rows = statement.query(client, &[/* scope */ &scope, /* keys */ &keys]).await?;
     Ok(rows.iter().map(Taken::from_row).collect())
 }
 
@@ -84,10 +84,10 @@ pub(crate) async fn unfinished(
     older_than: Duration,
     limit: i64,
 ) -> Result<Vec<Uuid>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("handoffs/unfinished"))).await?;
+    let statement = schema.prepare(client, sql!("handoffs/unfinished")).await?;
     let older_than = seconds(older_than);
-    let rows = client
-        .query(&statement, &[/* scope */ &scope, /* older than */ &older_than, /* limit */ &limit])
+    let rows = statement
+        .query(client, &[/* scope */ &scope, /* older than */ &older_than, /* limit */ &limit])
         .await?;
     Ok(rows.iter().map(|row| row.get("key")).collect())
 }
@@ -100,27 +100,27 @@ pub(crate) async fn keep(
     keep: Duration,
     keep_deliveries: Duration,
 ) -> Result<()> {
-    let statement = client.prepare_cached(&schema.sql(sql!("handoffs/keep"))).await?;
+    let statement = schema.prepare(client, sql!("handoffs/keep")).await?;
     let (keep, keep_deliveries) = (seconds(keep), seconds(keep_deliveries));
-    client
-        .execute(&statement, &[/* scope */ &scope, /* keep */ &keep, /* keep_deliveries */ &keep_deliveries])
+    statement
+        .execute(client, &[/* scope */ &scope, /* keep */ &keep, /* keep_deliveries */ &keep_deliveries])
         .await?;
     Ok(())
 }
 
 pub(crate) async fn sweep(client: &ClientWrapper, schema: &Schema, scope: &str, limit: i32) -> Result<Swept> {
-    let statement = client.prepare_cached(&schema.sql(sql!("handoffs/sweep"))).await?;
-    let row = client.query_one(&statement, &[/* scope */ &scope, /* limit */ &limit]).await?;
+    let statement = schema.prepare(client, sql!("handoffs/sweep")).await?;
+    let row = statement.query_one(client, &[/* scope */ &scope, /* limit */ &limit]).await?;
     // The clock may have been set back.
     let oldest_unfinished = Duration::try_from_secs_f64(row.get("oldest_unfinished")).unwrap_or_default();
     Ok(Swept { deleted: row.get("deleted"), unfinished: row.get("unfinished"), oldest_unfinished })
 }
 
 pub(crate) async fn rows(client: &ClientWrapper, schema: &Schema, which: &Fitting<'_>) -> Result<Vec<Row>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/handoff_rows"))).await?;
-    client
+    let statement = schema.prepare(client, sql!("admin/handoff_rows")).await?;
+    statement
         .query(
-            &statement,
+            client,
             &[
                 /* key */ &which.key,
                 /* scope */ &which.scope,
@@ -142,10 +142,10 @@ pub(crate) async fn forget(
     note: Note<'_>,
     force: bool,
 ) -> Result<Vec<Row>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/handoff_forget"))).await?;
-    client
+    let statement = schema.prepare(client, sql!("admin/handoff_forget")).await?;
+    statement
         .query(
-            &statement,
+            client,
             &[
                 /* scope */ &scope, /* key */ &key, /* by */ &note.by,
                 /* why */ &note.why, /* force */ &force,
@@ -161,10 +161,10 @@ pub(crate) async fn forget_fitting(
     note: Note<'_>,
     force: bool,
 ) -> Result<Row> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/handoffs_forget"))).await?;
-    client
+    let statement = schema.prepare(client, sql!("admin/handoffs_forget")).await?;
+    statement
         .query_one(
-            &statement,
+            client,
             &[
                 /* scope */ &which.scope,
                 /* state */ &which.state,
@@ -188,11 +188,11 @@ pub(crate) async fn prune(
     older_than: Option<Duration>,
     note: Note<'_>,
 ) -> Result<(i64, bool)> {
-    let statement = client.prepare_cached(&schema.sql(sql!("admin/handoff_prune"))).await?;
+    let statement = schema.prepare(client, sql!("admin/handoff_prune")).await?;
     let older_than = older_than.map(seconds);
-    let row = client
+    let row = statement
         .query_one(
-            &statement,
+            client,
             &[
                 /* scope */ &scope,
                 /* older_than */ &older_than,
@@ -210,7 +210,7 @@ pub(crate) async fn count_unfinished(
     client: &ClientWrapper,
     schema: &Schema,
 ) -> Result<Vec<(String, i64, f64)>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("handoffs/count_unfinished"))).await?;
-    let rows = client.query(&statement, &[]).await?;
+    let statement = schema.prepare(client, sql!("handoffs/count_unfinished")).await?;
+    let rows = statement.query(client, &[]).await?;
     Ok(rows.iter().map(|r| (r.get(0), r.get(1), r.get(2))).collect())
 }

@@ -32,11 +32,11 @@ pub(crate) async fn enter(
     who: &Identity,
     epoch: Uuid,
 ) -> Result<()> {
-    let statement = client.prepare_cached(&schema.sql(sql!("instances/enter"))).await?;
+    let statement = schema.prepare(client, sql!("instances/enter")).await?;
     let version = env!("CARGO_PKG_VERSION");
-    client
+    statement
         .execute(
-            &statement,
+            client,
             &[
                 /* id */ &who.id, /* epoch */ &epoch, /* host */ &who.host,
                 /* pid */ &who.pid, /* version */ &version,
@@ -53,8 +53,8 @@ pub(crate) async fn mark(
     id: Uuid,
     asleep: bool,
 ) -> Result<Option<Uuid>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("instances/mark"))).await?;
-    let row = client.query_opt(&statement, &[/* id */ &id, /* asleep */ &asleep]).await?;
+    let statement = schema.prepare(client, sql!("instances/mark")).await?;
+    let row = statement.query_opt(client, &[/* id */ &id, /* asleep */ &asleep]).await?;
     Ok(row.map(|r| r.get("epoch")))
 }
 
@@ -65,21 +65,21 @@ pub(crate) async fn be_present(client: &ClientWrapper, schema: &Schema, id: Uuid
 }
 
 pub(crate) async fn leave(client: &ClientWrapper, schema: &Schema, id: Uuid) -> Result<()> {
-    let statement = client.prepare_cached(&schema.sql(sql!("instances/leave"))).await?;
-    client.execute(&statement, &[/* id */ &id]).await?;
+    let statement = schema.prepare(client, sql!("instances/leave")).await?;
+    statement.execute(client, &[/* id */ &id]).await?;
     Ok(())
 }
 
 /// The epoch of the process on the server behind this session, `None` when it is not entered.
 pub(crate) async fn epoch(client: &ClientWrapper, schema: &Schema, id: Uuid) -> Result<Option<Uuid>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("instances/epoch"))).await?;
-    Ok(client.query_opt(&statement, &[/* id */ &id]).await?.map(|r| r.get("epoch")))
+    let statement = schema.prepare(client, sql!("instances/epoch")).await?;
+    Ok(statement.query_opt(client, &[/* id */ &id]).await?.map(|r| r.get("epoch")))
 }
 
 /// How many processes live, by version.
 #[cfg(feature = "http")]
 pub(crate) async fn count(client: &ClientWrapper, schema: &Schema) -> Result<Vec<(String, i64)>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("instances/count"))).await?;
-    let rows = client.query(&statement, &[]).await?;
+    let statement = schema.prepare(client, sql!("instances/count")).await?;
+    let rows = statement.query(client, &[]).await?;
     Ok(rows.iter().map(|r| (r.get(0), r.get(1))).collect())
 }

@@ -76,10 +76,10 @@ pub(crate) async fn claim(
     let (event_ids, positions): (Vec<Uuid>, Vec<Option<i64>>) =
         asked.iter().map(|a| (a.event_id, a.position)).unzip();
     let row = on.row.map(|(key, token)| (&*key.name, &*key.instance, key.partition, token));
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/claim"))).await?;
-    let rows = client
+    let statement = schema.prepare(client, sql!("ledger/claim")).await?;
+    let rows = statement
         .query(
-            &statement,
+            client,
             &[
                 /* event_ids */ &event_ids,
                 /* positions */ &positions,
@@ -120,10 +120,10 @@ pub(crate) async fn claim_new(
     (key, lease_token): (&Key, i64),
 ) -> Result<Vec<(Uuid, i64)>> {
     let (event_ids, positions) = sorted(asked);
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/claim_new"))).await?;
-    let rows = client
+    let statement = schema.prepare(client, sql!("ledger/claim_new")).await?;
+    let rows = statement
         .query(
-            &statement,
+            client,
             &[
                 /* event_ids */ &event_ids,
                 /* positions */ &positions,
@@ -174,10 +174,10 @@ pub(crate) async fn settle(
     claims: &[Settlement],
 ) -> Result<Vec<Uuid>> {
     let column = Columns::of(claims.iter().map(|claim| (claim, None)));
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/settle"))).await?;
-    let rows = client
+    let statement = schema.prepare(client, sql!("ledger/settle")).await?;
+    let rows = statement
         .query(
-            &statement,
+            client,
             &[
                 /* event_ids */ &column.event_ids,
                 /* tokens */ &column.tokens,
@@ -231,10 +231,10 @@ pub(crate) async fn extend(
     lease: Duration,
 ) -> Result<Vec<(Uuid, i64, OffsetDateTime)>> {
     let (event_ids, tokens) = sorted(claims);
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/extend"))).await?;
-    let rows = client
+    let statement = schema.prepare(client, sql!("ledger/extend")).await?;
+    let rows = statement
         .query(
-            &statement,
+            client,
             &[
                 /* event_ids */ &event_ids,
                 /* tokens */ &tokens,
@@ -280,10 +280,10 @@ pub(crate) async fn enqueue(
     let event_ids: Vec<Uuid> = arrivals.iter().map(|a| a.event_id).collect();
     let positions: Vec<i64> = arrivals.iter().map(|a| a.position).collect();
     let streams: Vec<Option<&str>> = arrivals.iter().map(|a| a.stream.as_deref()).collect();
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/enqueue"))).await?;
-    let rows = client
+    let statement = schema.prepare(client, sql!("ledger/enqueue")).await?;
+    let rows = statement
         .query(
-            &statement,
+            client,
             &[
                 /* event_ids */ &event_ids,
                 /* positions */ &positions,
@@ -332,10 +332,10 @@ pub(crate) struct Sweep<'a> {
 
 /// Claims what is due in a queue, in id order.
 pub(crate) async fn sweep(client: &ClientWrapper, schema: &Schema, asked: Sweep<'_>) -> Result<Vec<Due>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/sweep"))).await?;
-    let rows = client
+    let statement = schema.prepare(client, sql!("ledger/sweep")).await?;
+    let rows = statement
         .query(
-            &statement,
+            client,
             &[
                 /* handler */ &asked.handler,
                 /* limit */ &asked.limit,
@@ -368,10 +368,10 @@ pub(crate) async fn settle_done(
     claims: &[(Uuid, i64)],
 ) -> Result<Vec<Uuid>> {
     let (event_ids, tokens) = sorted(claims);
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/settle_done"))).await?;
-    let rows = client
+    let statement = schema.prepare(client, sql!("ledger/settle_done")).await?;
+    let rows = statement
         .query(
-            &statement,
+            client,
             &[
                 /* event_ids */ &event_ids,
                 /* tokens */ &tokens,
@@ -393,10 +393,10 @@ pub(crate) async fn settle_queued(
     claims: impl Iterator<Item = (&Settlement, Option<&'static str>)>,
 ) -> Result<Vec<Uuid>> {
     let column = Columns::of(claims);
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/settle_queued"))).await?;
-    let rows = client
+    let statement = schema.prepare(client, sql!("ledger/settle_queued")).await?;
+    let rows = statement
         .query(
-            &statement,
+            client,
             &[
                 /* event_ids */ &column.event_ids,
                 /* tokens */ &column.tokens,
@@ -455,7 +455,7 @@ pub(crate) async fn count_unfinished(
     client: &ClientWrapper,
     schema: &Schema,
 ) -> Result<Vec<(String, String, i64)>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("ledger/count_unfinished"))).await?;
-    let rows = client.query(&statement, &[]).await?;
+    let statement = schema.prepare(client, sql!("ledger/count_unfinished")).await?;
+    let rows = statement.query(client, &[]).await?;
     Ok(rows.iter().map(|r| (r.get(0), r.get(1), r.get(2))).collect())
 }

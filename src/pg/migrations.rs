@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio_postgres::types::Json;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, IsolationLevel, Row, Transaction};
 
 use super::{Schema, deadline, sql};
@@ -114,10 +115,25 @@ pub(crate) async fn blockers(
     limit: Duration,
     what: &str,
 ) -> Result<Vec<String>, Error> {
-    let rows =
-        deadline(limit, what, client.query(sql!("migrations/blockers"), &[/* schema */ &schema.name()]))
-            .await?;
+    let rows = deadline(
+        limit,
+        what,
+        client.query_typed(sql!("migrations/blockers"), &[(/* schema */ &schema.name(), Type::TEXT)]),
+    )
+    .await?;
     rows.iter().map(|row| get(row, "blocker", what)).collect()
+}
+
+/// What a statement answers, whose one parameter is the schema's name. Nothing is prepared: the session may be a pooler's.
+async fn of_schema(
+    client: &impl GenericClient,
+    statement: &str,
+    schema: &Schema,
+    limit: Duration,
+    what: &str,
+) -> Result<Row, Error> {
+    let params = [(/* schema */ &schema.name() as &(dyn ToSql + Sync), Type::TEXT)];
+    deadline(limit, what, client.query_typed_one(statement, &params)).await
 }
 
 /// The server and what the schema's name stands for there.
@@ -127,9 +143,7 @@ pub(crate) async fn site(
     limit: Duration,
     what: &str,
 ) -> Result<Site, Error> {
-    let row =
-        deadline(limit, what, client.query_one(sql!("migrations/site"), &[/* schema */ &schema.name()]))
-            .await?;
+    let row = of_schema(client, sql!("migrations/site"), schema, limit, what).await?;
     Ok(Site {
         server_version: get(&row, "server_version", what)?,
         server_version_text: get(&row, "server_version_text", what)?,
@@ -174,7 +188,7 @@ pub(crate) async fn list(
     limit: Duration,
     what: &str,
 ) -> Result<Vec<Recorded>, Error> {
-    let rows = deadline(limit, what, client.query(&*schema.sql(sql!("migrations/list")), &[])).await?;
+    let rows = deadline(limit, what, client.query_typed(&schema.sql(sql!("migrations/list")), &[])).await?;
     rows.iter()
         .map(|row| {
             Ok(Recorded {
@@ -208,7 +222,7 @@ pub(crate) async fn record(
 ) -> Result<(), Error> {
     let statement = schema.sql(sql!("migrations/record"));
     let structure = row.structure.map(Json);
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 5] = [
+    let params: [&(dyn ToSql + Sync); 5] = [
         /* version */ &row.version,
         /* name */ &row.name,
         /* checksum */ &row.checksum,
@@ -231,9 +245,7 @@ pub(crate) async fn structure(
     limit: Duration,
     what: &str,
 ) -> Result<Structure, Error> {
-    let row =
-        deadline(limit, what, client.query_one(sql!("migrations/structure"), &[/* schema */ &schema.name()]))
-            .await?;
+    let row = of_schema(client, sql!("migrations/structure"), schema, limit, what).await?;
     let Json(structure) = get(&row, "structure", what)?;
     Ok(structure)
 }

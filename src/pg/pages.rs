@@ -26,7 +26,7 @@ pub(crate) async fn read(
     rows: i64,
     bytes: usize,
 ) -> Result<(Vec<Event>, bool), tokio_postgres::Error> {
-    let statement = client.prepare_cached(&schema.sql(sql!("events/page"))).await?;
+    let statement = schema.prepare(client, sql!("events/page")).await?;
     let params: [&(dyn ToSql + Sync); 6] = [
         /* after */ &wanted.after,
         /* up_to */ &wanted.up_to,
@@ -35,7 +35,7 @@ pub(crate) async fn read(
         /* partition */ &wanted.partition,
         /* rows */ &rows,
     ];
-    let stream = client.query_raw(&statement, params).await?;
+    let stream = statement.query_raw(client, &params).await?;
     pin_mut!(stream);
     let mut events = Vec::with_capacity(usize::try_from(rows).unwrap_or(0));
     let mut held = 0;

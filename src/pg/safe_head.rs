@@ -30,7 +30,7 @@ pub(crate) async fn look(
     limit: i64,
     budget: usize,
 ) -> Result<Look> {
-    look_with(client, &schema.sql(sql!("events/look")), process, head, limit, budget).await
+    look_with(client, schema, sql!("events/look"), process, head, limit, budget).await
 }
 
 /// The mutant `xmin`.
@@ -43,21 +43,22 @@ pub(crate) async fn look_below_xmin(
     limit: i64,
     budget: usize,
 ) -> Result<Look> {
-    look_with(client, &schema.sql(sql!("events/look_below_xmin")), process, head, limit, budget).await
+    look_with(client, schema, sql!("events/look_below_xmin"), process, head, limit, budget).await
 }
 
 async fn look_with(
     client: &ClientWrapper,
-    statement: &str,
+    schema: &Schema,
+    statement: &'static str,
     process: Uuid,
     head: i64,
     limit: i64,
     budget: usize,
 ) -> Result<Look> {
-    let statement = client.prepare_cached(statement).await?;
+    let statement = schema.prepare(client, statement).await?;
     let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [/* process */ &process, /* head */ &head, /* limit */ &limit];
-    let rows = client.query_raw(&statement, params).await?;
+    let rows = statement.query_raw(client, &params).await?;
     pin_mut!(rows);
     let mut look = Look { epoch: None, events: Vec::new(), more: false };
     let mut bytes = 0;
@@ -90,15 +91,15 @@ pub(crate) struct Given {
 }
 
 pub(crate) async fn given(client: &ClientWrapper, schema: &Schema, process: Uuid) -> Result<Given> {
-    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/given"))).await?;
-    let row = client.query_one(&statement, &[/* process */ &process]).await?;
+    let statement = schema.prepare(client, sql!("safe_head/given")).await?;
+    let row = statement.query_one(client, &[/* process */ &process]).await?;
     Ok(Given { last: row.get("last"), visible: row.get("visible"), epoch: row.get("epoch") })
 }
 
 /// What the safe head rests on and does not hold.
 pub(crate) async fn unsafe_reasons(client: &ClientWrapper, schema: &Schema) -> Result<Vec<String>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/unsafe"))).await?;
-    Ok(client.query_one(&statement, &[]).await?.get("unsafe"))
+    let statement = schema.prepare(client, sql!("safe_head/unsafe")).await?;
+    Ok(statement.query_one(client, &[]).await?.get("unsafe"))
 }
 
 /// The highest id, be it pruned, and the epoch.
@@ -107,8 +108,8 @@ pub(crate) async fn top(
     schema: &Schema,
     process: Uuid,
 ) -> Result<(i64, Option<Uuid>)> {
-    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/top"))).await?;
-    let row = client.query_one(&statement, &[/* process */ &process]).await?;
+    let statement = schema.prepare(client, sql!("safe_head/top")).await?;
+    let row = statement.query_one(client, &[/* process */ &process]).await?;
     Ok((row.get("top"), row.get("epoch")))
 }
 
@@ -118,8 +119,8 @@ pub(crate) async fn begin(
     schema: &Schema,
     process: Uuid,
 ) -> Result<(i64, Option<Uuid>)> {
-    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/begin"))).await?;
-    let row = client.query_one(&statement, &[/* process */ &process]).await?;
+    let statement = schema.prepare(client, sql!("safe_head/begin")).await?;
+    let row = statement.query_one(client, &[/* process */ &process]).await?;
     Ok((row.get("head"), row.get("epoch")))
 }
 
@@ -133,8 +134,8 @@ pub(crate) struct Writers {
 }
 
 pub(crate) async fn writers(client: &ClientWrapper, schema: &Schema, process: Uuid) -> Result<Writers> {
-    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/writers"))).await?;
-    let rows = client.query(&statement, &[/* process */ &process]).await?;
+    let statement = schema.prepare(client, sql!("safe_head/writers")).await?;
+    let rows = statement.query(client, &[/* process */ &process]).await?;
     let mut found = Writers { epoch: None, unsafe_reasons: Vec::new(), holders: Vec::new() };
     for row in &rows {
         found.epoch = row.get("epoch");

@@ -27,6 +27,12 @@ pub(crate) async fn is_standby(client: &Client) -> Result<bool, tokio_postgres::
     Ok(rows.first().is_some_and(|row| row.get("is_standby")))
 }
 
+/// What was set at the session's start, if this is the session that was started.
+pub(crate) async fn mark(client: &Client) -> Result<Option<String>, tokio_postgres::Error> {
+    let rows = client.query_typed(sql!("session/mark"), &[]).await?;
+    Ok(rows.first().and_then(|row| row.get("mark")))
+}
+
 /// Has the server plan the session's statements once each; for sessions that run none but ours.
 pub(crate) async fn plan_once(client: &Client) -> Result<(), tokio_postgres::Error> {
     client.batch_execute(sql!("session/plan_once")).await

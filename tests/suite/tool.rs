@@ -86,7 +86,7 @@ pub(super) fn program() -> Command {
 }
 
 /// Runs it to its end.
-async fn run(url: &str, arguments: &str) -> Ran {
+pub(super) async fn run(url: &str, arguments: &str) -> Ran {
     ended(inorder(url, arguments).spawn().unwrap()).await
 }
 

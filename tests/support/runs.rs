@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use inorder::{Backoff, Consumer};
+use inorder::{Backoff, Consumer, Event};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -20,6 +20,11 @@ impl Runs {
             Box::pin(async { Ok(()) })
         })
         .backoff(Backoff::constant(Duration::from_millis(1)))
+    }
+
+    /// Keeps a call.
+    pub(crate) fn note(&self, event: &Event) {
+        self.0.lock().unwrap().push((event.id(), event.event_id()));
     }
 
     /// In the order of the calls.

@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// How long a statement may take [default: 30]
     #[arg(long, global = true, value_name = "SECONDS")]
     statement_timeout: Option<String>,
+    /// What stands between us and the server: detect, none, session, transaction [default: detect]
+    #[arg(long, global = true, value_name = "KIND")]
+    pooler: Option<String>,
     /// Answer in JSON, one object (`tail`, `export`: one a line). Ids are integers and stay exact above 2^53, where a reader lets them
     #[arg(long, global = true)]
     json: bool,
@@ -80,6 +83,7 @@ impl Options {
         flags.schema.clone_from(&self.schema);
         flags.connect_timeout.clone_from(&self.connect_timeout);
         flags.statement_timeout.clone_from(&self.statement_timeout);
+        flags.pooler.clone_from(&self.pooler);
         Ok(Settings::gather(&flags)?)
     }
 

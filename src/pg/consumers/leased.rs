@@ -23,10 +23,10 @@ pub(crate) async fn lease(
     head: i64,
     lease: Duration,
 ) -> Result<Option<i64>> {
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/lease"))).await?;
-    let row = client
+    let statement = schema.prepare(client, sql!("consumers/lease")).await?;
+    let row = statement
         .query_opt(
-            &statement,
+            client,
             &[
                 /* consumer */ &key.name,
                 /* instance */ &key.instance,
@@ -59,10 +59,10 @@ pub(crate) async fn renew(
     lease: Duration,
 ) -> Result<(bool, usize)> {
     let (event_ids, tokens) = sorted(work.claims);
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/renew"))).await?;
-    let row = client
+    let statement = schema.prepare(client, sql!("consumers/renew")).await?;
+    let row = statement
         .query_one(
-            &statement,
+            client,
             &[
                 /* consumer */ &work.key.name,
                 /* instance */ &work.key.instance,
@@ -117,10 +117,10 @@ pub(crate) async fn settle(
     keep: bool,
 ) -> Result<SettledLease> {
     let (event_ids, tokens) = sorted(work.claims);
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/settle_leased"))).await?;
-    let row = client
+    let statement = schema.prepare(client, sql!("consumers/settle_leased")).await?;
+    let row = statement
         .query_one(
-            &statement,
+            client,
             &[
                 /* consumer */ &work.key.name,
                 /* instance */ &work.key.instance,
@@ -163,10 +163,10 @@ pub(crate) async fn move_on(
     processed: i64,
 ) -> Result<SettledLease> {
     let (event_ids, tokens) = sorted(work.claims);
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/move_leased"))).await?;
-    let row = client
+    let statement = schema.prepare(client, sql!("consumers/move_leased")).await?;
+    let row = statement
         .query_one(
-            &statement,
+            client,
             &[
                 /* consumer */ &work.key.name,
                 /* instance */ &work.key.instance,
@@ -186,10 +186,10 @@ pub(crate) async fn move_on(
 /// Lets others have the row, and releases the claims.
 pub(crate) async fn give_back(client: &ClientWrapper, schema: &Schema, work: LeasedWork<'_>) -> Result<()> {
     let (event_ids, tokens) = sorted(work.claims);
-    let statement = client.prepare_cached(&schema.sql(sql!("consumers/give_lease_back"))).await?;
-    client
+    let statement = schema.prepare(client, sql!("consumers/give_lease_back")).await?;
+    statement
         .execute(
-            &statement,
+            client,
             &[
                 /* consumer */ &work.key.name,
                 /* instance */ &work.key.instance,

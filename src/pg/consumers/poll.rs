@@ -4,10 +4,11 @@ use std::time::Duration;
 
 #[cfg(feature = "http")]
 use deadpool_postgres::ClientWrapper;
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::{Key, Result, seconds};
+use crate::pg::statement::Ready;
 use crate::pg::{Schema, sql};
 
 /// How a registered consumer stands, as every process sees it.
@@ -59,8 +60,8 @@ pub(crate) struct Poll {
     pub(crate) consumers: Vec<Standing>,
 }
 
-pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) -> Result<Poll> {
-    let rows = client.query(statement, &[/* process */ &process]).await?;
+pub(crate) async fn poll(client: &Client, statement: &Ready, process: Uuid) -> Result<Poll> {
+    let rows = statement.query(client, &[/* process */ &process]).await?;
     let consumers = Vec::with_capacity(rows.len());
     let mut poll = Poll { epoch: None, top: 0, unsafe_reasons: Vec::new(), rings: false, consumers };
     if let Some(row) = rows.first() {
@@ -93,8 +94,8 @@ pub(crate) async fn poll(client: &Client, statement: &Statement, process: Uuid) 
 }
 
 /// The statement of [`poll`], for whichever session runs it.
-pub(crate) async fn prepare(client: &Client, schema: &Schema) -> Result<Statement> {
-    client.prepare(&schema.sql(sql!("consumers/poll"))).await
+pub(crate) async fn prepare(client: &ClientWrapper, schema: &Schema) -> Result<Ready> {
+    schema.prepare(client, sql!("consumers/poll")).await
 }
 
 /// Where the statement asks for the epoch of a process, which nobody else may see.
@@ -105,6 +106,6 @@ const EPOCH: &str = "(SELECT epoch FROM inorder.instances WHERE id = $1::uuid)";
 #[cfg(feature = "http")]
 pub(crate) async fn look(client: &ClientWrapper, schema: &Schema) -> Result<Poll> {
     let text = schema.render(&sql!("consumers/poll").replace(EPOCH, "$1::uuid"));
-    let statement = client.prepare_cached(&text).await?;
+    let statement = schema.prepare_text(client, &text).await?;
     poll(client, &statement, Uuid::nil()).await
 }
