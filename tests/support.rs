@@ -12,8 +12,8 @@
 //! - [`Words`]: what the library logs;
 //! - [`http::Served`]: a site that is asked over HTTP;
 //! - [`prometheus::Prometheus`]: a real one that scrapes, and [`prometheus::lint`], its linter;
-//! - [`Proxy`]: a network that fails; `terminal::Terminal`: somebody before a terminal.
-//! - [`Proxy`]: a network that fails; [`Pooler`]: a pooler that gives each transaction another session.
+//! - [`Proxy`]: a network that fails; [`Pooler`]: a pooler that gives each transaction another session;
+//! - [`terminal::Terminal`]: somebody before a terminal.
 //!
 //! A test that crashes or restarts a server, or needs settings of its own, starts one: `TempPostgres::start()`.
 
