@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, SslMode as Asked, SslNegotiation};
-use tokio_postgres::tls::{MakeTlsConnect, NoTlsStream, TlsConnect};
+use tokio_postgres::tls::{NoTlsStream, TlsConnect};
 use tokio_postgres::{AsyncMessage, CancelToken, Client};
 
 use crate::error::{Error, ErrorKind, describe};
@@ -33,10 +33,12 @@ pub(crate) mod sources;
 pub(crate) mod target;
 #[cfg_attr(not(feature = "tls"), path = "connect/plain.rs")]
 mod tls;
+mod unclosed;
 
 use pooling::{Pooler, Pooling};
 use target::{Encryption, Place, SslMode, Target, Words};
 use tls::MakeTls;
+use unclosed::Unclosed;
 
 /// How our sessions are made.
 #[derive(Clone)]
@@ -530,15 +532,15 @@ async fn through<S>(
     stream: S,
     mut kept: impl AsyncRead + Unpin,
     token: CancelToken,
-    mut tls: impl MakeTlsConnect<S>,
+    tls: MakeTls,
     name: &str,
 ) -> Result<(), Error>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let what = "sending a cancel";
-    let tls = tls.make_tls_connect(name).map_err(|e| Error::with_source(ErrorKind::Connection, what, e))?;
-    token.cancel_query_raw(stream, tls).await.map_err(|e| Error::statement(what, e))?;
+    let tls = tls::unclosed(tls, name);
+    token.cancel_query_raw(Unclosed(stream), tls).await.map_err(|e| Error::statement(what, e))?;
     let lost = |e| Error::with_source(ErrorKind::Connection, what, e);
     while kept.read(&mut [0; 64]).await.map_err(lost)? > 0 {}
     Ok(())

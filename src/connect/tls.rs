@@ -5,6 +5,7 @@
 //! asked for. Files are read at each connection: a certificate that was renewed is used from the next one on.
 
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -16,9 +17,12 @@ use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::target::{Encryption, Roots, SslMode};
+use super::unclosed::Unclosed;
 use crate::error::{Error, ErrorKind};
 
 /// What makes a connection an encrypted one.
@@ -58,6 +62,36 @@ pub(super) fn make(encryption: &Encryption) -> Result<MakeTls, Error> {
     };
     config.alpn_protocols = vec![b"postgresql".to_vec()];
     Ok(MakeRustlsConnect::new(config))
+}
+
+/// A handshake with the server of this name, whose connection is not closed by us.
+pub(super) fn unclosed(tls: MakeTls, name: &str) -> Handshake {
+    Handshake { tls, name: name.to_owned() }
+}
+
+pub(super) struct Handshake {
+    tls: MakeTls,
+    name: String,
+}
+
+impl<S> TlsConnect<S> for Handshake
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Stream = Unclosed<<MakeTls as MakeTlsConnect<S>>::Stream>;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Stream, Self::Error>> + Send>>;
+
+    fn connect(mut self, stream: S) -> Self::Future {
+        let connector = MakeTlsConnect::<S>::make_tls_connect(&mut self.tls, &self.name);
+        Box::pin(async move { Ok(Unclosed(connector?.connect(stream).await?)) })
+    }
+}
+
+impl<S: TlsStream + Unpin> TlsStream for Unclosed<S> {
+    fn channel_binding(&self) -> ChannelBinding {
+        self.0.channel_binding()
+    }
 }
 
 /// What the handshake failed of, and what to do, where more can be said than the library does.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "http")]
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::Client;
 use uuid::Uuid;

@@ -156,6 +156,7 @@ async fn a_handler_that_takes_too_long_is_ended_and_the_others_work_goes_on() {
         pooled.effects("slow").await == [1, 2, 3, 4, 5] && pooled.effects("hanging").await == [1, 2, 3, 4, 5]
     })
     .await;
+    assert!(!pooled.pooler.log().contains("FATAL"), "the pooler is well: {}", pooled.pooler.log());
     let sleeping = "SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND state = 'active' AND pid <> pg_backend_pid()";
     assert_eq!(pooled.client.query_one(sleeping, &[]).await.unwrap().get::<_, i64>(0), 0);
     running.stop().await.unwrap();
