@@ -160,7 +160,7 @@ pub(crate) struct Seen {
 /// Looks who is writing, and how far the ids above `floor` go without a hole.
 #[cfg(feature = "http")]
 pub(crate) async fn sample(client: &ClientWrapper, schema: &Schema, floor: i64) -> Result<Seen> {
-    let statement = client.prepare_cached(&schema.sql(sql!("safe_head/sample"))).await?;
-    let row = client.query_one(&statement, &[/* floor */ &floor]).await?;
+    let statement = schema.prepare(client, sql!("safe_head/sample")).await?;
+    let row = statement.query_one(client, &[/* floor */ &floor]).await?;
     Ok(Seen { writers: row.get("writers"), reached: row.get("reached") })
 }

@@ -105,6 +105,15 @@ fn each_statement_begins_with_its_name() {
     }
 }
 
+/// What is prepared by hand is not there behind a pooler.
+#[test]
+fn statements_of_ours_are_prepared_in_one_place() {
+    for path in files("src/pg", "rs").into_iter().filter(|path| !path.ends_with("statement.rs")) {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("prepare_cached"), "{}: use Schema::prepare", path.display());
+    }
+}
+
 /// Links between pages lead somewhere.
 #[test]
 fn links_between_the_pages_lead_somewhere() {
