@@ -290,13 +290,14 @@ impl Admin {
         Ok(rows.iter().map(DeadLetter::from_row).collect())
     }
 
-    /// One dead letter, and its event, which is `None` where it was pruned, and for a range.
+    /// One dead letter, and its event, which is `None` where it was pruned, for a range, and where the role may not read payloads, as
+    /// a monitor.
     pub async fn dead_letter(&self, id: i64) -> Result<(DeadLetter, Option<Event>), Error> {
+        let what = format!("looking at dead letter {id}");
         let row = self
-            .ask(&format!("looking at dead letter {id}"), async |client, schema| {
-                statements::dead_letter(client, schema, id).await
-            })
-            .await?;
+            .ask(&what, async |client, schema| statements::dead_letter(client, schema, id).await)
+            .await?
+            .ok_or_else(|| Error::new(ErrorKind::NotRegistered, format!("{what}: there is none")))?;
         let letter = DeadLetter::from_row(&row);
         let there = row.get::<_, Option<i64>>(0).is_some();
         Ok((letter, there.then(|| Event::from_row(row))))

@@ -7,6 +7,7 @@ mod support;
 mod suite {
     mod admin;
     mod append;
+    mod browser;
     mod claims;
     mod connecting;
     mod delivery;

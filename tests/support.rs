@@ -11,6 +11,7 @@
 //! - [`Authority`]: a CA and what it signed; [`encrypting_server()`]: a server with such a certificate;
 //! - [`Words`]: what the library logs;
 //! - [`http::Served`]: a site that is asked over HTTP;
+//! - [`browser::Browser`]: a real one, and somebody at it;
 //! - [`prometheus::Prometheus`]: a real one that scrapes, and [`prometheus::lint`], its linter;
 //! - [`Proxy`]: a network that fails; [`Pooler`]: a pooler that gives each transaction another session;
 //! - [`terminal::Terminal`]: somebody before a terminal.
@@ -18,6 +19,7 @@
 //! A test that crashes or restarts a server, or needs settings of its own, starts one: `TempPostgres::start()`.
 
 pub(crate) mod actor;
+pub(crate) mod browser;
 pub(crate) mod certificates;
 pub(crate) mod database;
 pub(crate) mod gate;

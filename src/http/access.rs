@@ -224,7 +224,6 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Sent<T> {
 pub(super) struct Checked<T> {
     pub(super) operator: Operator,
     pub(super) form: T,
-    pub(super) root: Root,
 }
 
 /// Somebody who may act.
@@ -258,7 +257,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Shared>> for Checked<T> {
         };
         let Sent(form) = Sent::from_request(Request::from_parts(parts, body), shared).await?;
         let admin = shared.log.admin().by(&by);
-        Ok(Self { operator: Operator { admin }, form, root: visitor.root })
+        Ok(Self { operator: Operator { admin }, form })
     }
 }
 
@@ -270,7 +269,19 @@ fn visitor(parts: &Parts) -> Result<Visitor, Refused> {
 
 /// What a refusal says, for the guard to make a page of it where a browser asked.
 #[derive(Clone, Debug)]
-pub(super) struct Sorry(pub(super) String);
+pub(super) struct Sorry {
+    pub(super) message: String,
+    pub(super) back: Option<Back>,
+}
+
+/// The page that leads on from a refusal.
+#[derive(Clone, Debug)]
+pub(super) struct Back {
+    /// As it stands in a link.
+    pub(super) name: String,
+    /// A path below the site's root.
+    pub(super) place: String,
+}
 
 /// Does whoever asks show pages?
 pub(super) fn is_browser(headers: &HeaderMap) -> bool {
@@ -284,11 +295,17 @@ pub(super) struct Refused {
     message: String,
     /// Where a browser goes instead.
     login: Option<String>,
+    back: Option<Back>,
 }
 
 impl Refused {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), login: None }
+        Self { status, message: message.into(), login: None, back: None }
+    }
+
+    /// Where it leads on from here.
+    pub(super) fn back_to(self, name: impl Into<String>, place: impl Into<String>) -> Self {
+        Self { back: Some(Back { name: name.into(), place: place.into() }), ..self }
     }
 
     /// Nobody whom we know: a browser is asked to log in.
@@ -300,7 +317,7 @@ impl Refused {
         let login =
             is_browser(&parts.headers).then(|| format!("{}login?next={}", Root::of(parts), encoded(from)));
         let message = "a token is needed: Authorization: Bearer …".to_owned();
-        Self { status: StatusCode::UNAUTHORIZED, message, login }
+        Self { login, ..Self::new(StatusCode::UNAUTHORIZED, message) }
     }
 }
 
@@ -314,7 +331,7 @@ impl IntoResponse for Refused {
             let scheme = axum::http::HeaderValue::from_static("Bearer realm=\"inorder\"");
             response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
         }
-        response.extensions_mut().insert(Sorry(self.message));
+        response.extensions_mut().insert(Sorry { message: self.message, back: self.back });
         response
     }
 }

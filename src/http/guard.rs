@@ -54,8 +54,9 @@ pub(super) async fn guard(State(shared): State<Arc<Shared>>, request: Request, n
         }
         Err(refused) => refused.into_response(),
     };
-    if let Some(Sorry(message)) = response.extensions_mut().remove().filter(|_| is_browser) {
-        *response.body_mut() = page::refused(root, response.status(), &message).into_response().into_body();
+    if let Some(Sorry { message, back }) = response.extensions_mut().remove().filter(|_| is_browser) {
+        let page = page::refused(root, response.status(), &message, back.as_ref());
+        *response.body_mut() = page.into_response().into_body();
         response.headers_mut().remove(CONTENT_LENGTH);
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     }

@@ -1,28 +1,71 @@
 //! The admin page: what an operator sees, and the forms by which he acts. Rendered here, no script needed.
+//!
+//! Everything comes from [`Admin`](crate::Admin), and every action is its own: nothing is decided here, and what it refuses is shown as
+//! it says it. Every page lies directly below the site's root and names what it is about in the query, so that links are names of pages
+//! and hold wherever the site is mounted. What was done is named by its row of the audit (`did=4711`), not by words in an address that
+//! anybody could have written.
+//!
+//! A page that says `data-refreshed` is refreshed by `live.js`, which loads it again and changes what is different.
 
-use std::fmt;
+mod action;
+mod asset;
+mod audit;
+mod consumer;
+mod frame;
+mod handoffs;
+mod instances;
+mod ledger;
+mod letters;
+mod overview;
+mod table;
+mod throughput;
+mod words;
+
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::{OriginalUri, State as Of};
+use axum::extract::{FromRequestParts, OriginalUri, Query};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
-
-use axum::response::{Html, IntoResponse, Response};
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use serde::Deserialize;
+use axum::{Extension, Router};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 
-use super::access::{Checked, Reader, Refused, Root};
-use super::{Shared, State};
-use crate::admin::{Progress, Target};
+pub(super) use self::frame::{LoginPage, login, refused};
+
+use super::Shared;
+use super::access::{Refused, encoded};
 use crate::error::{Error, ErrorKind};
 
-/// The tree of pages. A page is named by its place below the site's root, and links by [`Root`].
+/// The tree of pages.
 pub(super) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/", get(to_overview))
-        .route("/overview", get(overview))
-        .route("/restart", post(restart))
+        .route("/overview", get(overview::page))
+        .route("/consumer", get(consumer::page))
+        .route("/dead-letters", get(letters::list))
+        .route("/dead-letter", get(letters::one))
+        .route("/ledger", get(ledger::list))
+        .route("/ledger-row", get(ledger::one))
+        .route("/handoffs", get(handoffs::list))
+        .route("/instances", get(instances::page))
+        .route("/audit", get(audit::page))
+        .route("/restart", post(action::restart))
+        .route("/enable", post(action::enable))
+        .route("/accept-pruned", post(action::accept_pruned))
+        .route("/skip", get(action::ask_skip).post(action::skip))
+        .route("/disable", get(action::ask_disable).post(action::disable))
+        .route("/reset", get(action::ask_reset).post(action::reset))
+        .route("/retry", post(letters::retry))
+        .route("/discard", post(letters::discard))
+        .route("/ledger-release", get(ledger::ask_release).post(ledger::release))
+        .route("/ledger-forget", get(ledger::ask_forget).post(ledger::forget))
+        .route("/style.css", get(asset::style))
+        .route("/live.js", get(asset::script))
+        .route("/icon.svg", get(asset::icon))
+        .layer(Extension(Arc::new(overview::Memory::default())))
 }
 
 /// The overview has a name of its own, so that relative links from it lead to the same places whether the site was asked for with a
@@ -31,118 +74,12 @@ async fn to_overview(OriginalUri(asked): OriginalUri) -> Response {
     let path = asked.path();
     let last = path.rsplit('/').next().unwrap_or_default();
     let place = if last.is_empty() { "overview".to_owned() } else { format!("{last}/overview") };
+    to(&place)
+}
+
+/// Loading the page again then sends nothing again.
+fn to(place: &str) -> Response {
     (StatusCode::SEE_OTHER, [(LOCATION, format!("./{place}"))]).into_response()
-}
-
-async fn overview(Of(shared): State, reader: Reader) -> Result<Html<String>, Refused> {
-    let rows = shared.log.admin().list().await.map_err(|e| failed(&e))?;
-    let action = |c: &Progress| match reader.operator {
-        Some(_) => format!(
-            "<form method=post action=\"{}restart\"><input type=hidden name=csrf value=\"{}\">\
-             <input type=hidden name=consumer value=\"{}\"><button>Restart</button></form>",
-            reader.root,
-            reader.form_token,
-            Text(&c.name)
-        ),
-        None => String::new(),
-    };
-    let row = |c: &Progress| {
-        let (name, action) = (Text(&c.name), action(c));
-        format!("<tr><td>{name}<td>{}<td>{}<td>{}<td>{action}", c.status, c.position, c.lag)
-    };
-    let rows: String = rows.iter().map(row).collect();
-    let body = format!(
-        "<h1>Consumers</h1><table><tr><th>Consumer<th>State<th>Position<th>Lag{rows}</table>{}",
-        account(&reader, shared.has_login())
-    );
-    Ok(layout("Consumers", &body))
-}
-
-/// A state row, as forms name it.
-#[derive(Deserialize)]
-struct Row {
-    consumer: String,
-    #[serde(default)]
-    instance: String,
-    partition: Option<i32>,
-}
-
-async fn restart(Checked { operator, form, root }: Checked<Row>) -> Result<Response, Refused> {
-    let mut target = Target::consumer(form.consumer).instance(form.instance);
-    if let Some(partition) = form.partition {
-        target = target.partition(partition);
-    }
-    operator.admin.restart(target).await.map_err(|e| failed(&e))?;
-    // Loading the page again then sends nothing again.
-    Ok((StatusCode::SEE_OTHER, [(LOCATION, format!("{root}overview"))]).into_response())
-}
-
-/// Who is here, and the way in or out.
-fn account(reader: &Reader, has_login: bool) -> String {
-    let Reader { root, operator, form_token, is_logged_in } = reader;
-    let who =
-        operator.as_deref().map_or_else(|| "reading".to_owned(), |by| format!("acting as {}", Text(by)));
-    let door = match (is_logged_in, has_login) {
-        (true, _) => format!(
-            "<form method=post action=\"{root}logout\"><input type=hidden name=csrf value=\"{form_token}\"><button>Log out</button></form>"
-        ),
-        (false, true) => format!("<a href=\"{root}login\">Log in</a>"),
-        (false, false) => String::new(),
-    };
-    format!("<p>{who}</p>{door}")
-}
-
-/// What the page for logging in needs.
-pub(super) struct LoginPage<'a> {
-    pub(super) root: Root,
-    pub(super) form_token: String,
-    /// Is there any token to enter?
-    pub(super) may_log_in: bool,
-    /// Is there one for acting?
-    pub(super) may_act_then: bool,
-    /// As entered before.
-    pub(super) name: &'a str,
-    pub(super) next: &'a str,
-    pub(super) problem: Option<&'a str>,
-}
-
-/// The page for logging in.
-pub(super) fn login(page: &LoginPage<'_>) -> Html<String> {
-    let LoginPage { root, form_token, may_log_in, may_act_then, name, next, problem } = page;
-    if !may_log_in {
-        return layout(
-            "Log in",
-            "<h1>Log in</h1><p>This site was started without tokens: there is nothing to log in with.</p>",
-        );
-    }
-    let problem = problem.map(|problem| format!("<p role=alert>{}</p>", Text(problem))).unwrap_or_default();
-    let name = match may_act_then {
-        true => format!(
-            "<p><label>Your name, for the audit <input name=name value=\"{}\" autocomplete=name></label></p>",
-            Text(name)
-        ),
-        false => String::new(),
-    };
-    layout(
-        "Log in",
-        &format!(
-            "<h1>Log in</h1>{problem}<form method=post action=\"{root}login\">\
-             <input type=hidden name=csrf value=\"{form_token}\"><input type=hidden name=next value=\"{}\">\
-             <p><label>Token <input name=token type=password required autofocus autocomplete=current-password></label></p>{name}\
-             <p><button>Log in</button></p></form>",
-            Text(next)
-        ),
-    )
-}
-
-/// Why there is no page, for a browser.
-pub(super) fn refused(root: Root, status: StatusCode, message: &str) -> Html<String> {
-    let title = status.canonical_reason().unwrap_or("Refused");
-    let body = format!(
-        "<h1>{title}</h1><p role=alert>{}</p><p><a href=\"{root}overview\">Overview</a></p>",
-        Text(message)
-    );
-    layout(title, &body)
 }
 
 pub(super) async fn not_found() -> Refused {
@@ -153,6 +90,7 @@ pub(super) async fn not_found() -> Refused {
 fn failed(error: &Error) -> Refused {
     let status = match error.kind() {
         ErrorKind::NotRegistered => StatusCode::NOT_FOUND,
+        ErrorKind::Config | ErrorKind::Refused => StatusCode::BAD_REQUEST,
         ErrorKind::Precondition | ErrorKind::Busy => StatusCode::CONFLICT,
         ErrorKind::Connection | ErrorKind::Timeout => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -160,29 +98,40 @@ fn failed(error: &Error) -> Refused {
     Refused::new(status, error.report())
 }
 
-fn layout(title: &str, body: &str) -> Html<String> {
-    Html(format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, initial-scale=1\">\
-         <title>{} – inorder</title><body>{body}</body></html>",
-        Text(title)
-    ))
+/// A link to a page about something: those fields that say something, in its query.
+fn link(page: &str, fields: &[(&str, &str)]) -> String {
+    let said = fields.iter().filter(|(_, value)| !value.is_empty());
+    let query: Vec<String> = said.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+    if query.is_empty() { page.to_owned() } else { format!("{page}?{}", query.join("&")) }
 }
 
-/// Text in a page, whatever it holds.
-pub(super) struct Text<'a>(pub(super) &'a str);
+/// What a page is asked about, in its query.
+struct Asked<T>(T);
 
-impl fmt::Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                c => fmt::Write::write_char(f, c)?,
-            }
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        match Query::from_request_parts(parts, state).await {
+            Ok(Query(asked)) => Ok(Self(asked)),
+            Err(e) => Err(Refused::new(e.status(), e.body_text())),
         }
-        Ok(())
     }
+}
+
+/// A field of a form that was left empty is not there.
+fn filled<'de, D: Deserializer<'de>, T: std::str::FromStr>(field: D) -> Result<Option<T>, D::Error>
+where
+    T::Err: std::fmt::Display,
+{
+    let text = String::deserialize(field)?;
+    match text.trim() {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(serde::de::Error::custom),
+    }
+}
+
+/// Is there anything in it?
+fn given(text: &str) -> Option<&str> {
+    Some(text.trim()).filter(|text| !text.is_empty())
 }

@@ -1,6 +1,7 @@
-//! The site: who may what, what is refused, and what Prometheus sees.
+//! The site: who may what, what is refused, what Prometheus sees, and what people do.
 
 mod exporter;
+mod page;
 
 use inorder::http::{Access, Site, Token};
 use inorder::{ErrorKind, axum};
@@ -256,13 +257,13 @@ async fn an_application_mounts_the_site_below_a_path_and_says_who_may_what() {
         let to = place_of(asked, root.header("location"));
         assert_eq!((code(&root), to.as_str()), (303, "/ops/log/overview"));
     }
-    let page = get("/ops/log/overview", &[ada, BROWSER]).await;
+    let page = get("/ops/log/consumer?name=dead", &[ada, BROWSER]).await;
     assert!(page.header("set-cookie").contains("Path=/ops/log;"), "{page:?}");
     let form = format!("csrf={}&consumer=dead", page.field("csrf"));
     let kind = ("content-type", "application/x-www-form-urlencoded");
     let headers = [ada, OWN_PAGE, ("cookie", page.cookie()), kind];
     let acted = ask(address, "POST", "/ops/log/restart", &headers, &form).await;
-    assert_eq!((code(&acted), acted.header("location")), (303, "./overview"));
+    assert_eq!((code(&acted), acted.header("location")), (303, "./consumer?name=dead&did=1"));
     assert_eq!(actors(&stage).await, ["ada@example.com"]);
     serving.abort();
 }

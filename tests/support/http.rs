@@ -67,7 +67,7 @@ impl Answer {
 
     /// The value of a hidden field of a form on the page.
     pub(crate) fn field(&self, name: &str) -> &str {
-        let (_, rest) = self.text.split_once(&format!("name={name} value=\"")).unwrap_or_else(|| panic!("{self:?}"));
+        let (_, rest) = self.text.split_once(&format!("name=\"{name}\" value=\"")).unwrap_or_else(|| panic!("{self:?}"));
         rest.split('"').next().unwrap()
     }
 
