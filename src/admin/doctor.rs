@@ -7,6 +7,7 @@ use time::{Duration as Span, OffsetDateTime};
 use tokio_postgres::Row;
 
 use super::Admin;
+use crate::connect::pooling::Pooler;
 use crate::error::{Error, ErrorKind};
 use crate::pg::admin as statements;
 
@@ -104,7 +105,24 @@ impl Admin {
             .await?;
         let clock = clock(asked, row.get("now"), answered);
         let version = row.get::<_, Option<&str>>("library").and_then(version);
-        Ok([clock, version].into_iter().flatten().collect())
+        Ok([clock, version, self.pooler()].into_iter().flatten().collect())
+    }
+}
+
+impl Admin {
+    /// A pooler that was found, and that nobody said is there.
+    fn pooler(&self) -> Option<Finding> {
+        let surprise =
+            self.log.config().pooler == Pooler::Detect && self.log.connector().pooling().is_pooled();
+        surprise.then(|| {
+            Finding::new(
+                Severity::Warning,
+                "pooler",
+                "a pooler gives each transaction of ours another session of the server".into(),
+                "nobody can listen through it, so dispatchers poll: connect them to the server itself, or say that it is meant, \
+                 with pooler = \"transaction\"",
+            )
+        })
     }
 }
 

@@ -141,7 +141,7 @@ fn every_finding_of_the_doctor_is_explained() {
         .filter_map(|line| line.trim_start().strip_prefix("SELECT '")?.split_once("', "))
         .map(|(kind, _)| kind.to_owned())
         .collect();
-    kinds.extend(["clock".to_owned()]);
+    kinds.extend(["clock", "pooler"].map(str::to_owned));
     assert!(kinds.len() >= 17, "{kinds:?}");
     for kind in kinds {
         assert!(section.contains(&format!("`{kind}`")), "docs/operations.md does not explain `{kind}`");

@@ -221,8 +221,18 @@ async fn operators_act_through_it_and_so_does_the_tool() {
     let pruned = admin.prune(&Prune::before(time::OffsetDateTime::now_utc()), |_| {}).await.unwrap();
     assert!(pruned.deleted > 0, "{pruned:?}");
 
+    let findings = admin.doctor(&inorder::Doctor::default()).await.unwrap();
+    let found = findings.iter().filter(|f| f.looked_for == "pooler").count();
+    assert_eq!(found, 1, "{findings:?}");
+    let said = Config { pooler: inorder::Pooler::Transaction, ..Config::new(pooled.pooler.url("shop")) };
+    let findings =
+        Inorder::with_config(said).await.unwrap().admin().doctor(&inorder::Doctor::default()).await.unwrap();
+    assert!(findings.iter().all(|f| f.looked_for != "pooler"), "{findings:?}");
+
     let url = pooled.pooler.url("shop");
     for verb in [
+        "doctor",
+        "roles",
         "migrate",
         "status",
         "consumers",
