@@ -162,17 +162,16 @@ async fn a_handler_that_takes_too_long_is_ended_and_the_others_work_goes_on() {
     running.stop().await.unwrap();
 }
 
-/// Types that the driver has to ask the server for, and statements of the handler's own with parameters.
+/// Each transaction prepares what it needs.
 #[tokio::test]
-async fn a_handlers_own_statements_and_types_work() {
+async fn a_handlers_own_statements_work_in_whatever_session_they_come_to() {
     let pooled = Pooled::log().await;
-    pooled
-        .client
-        .batch_execute(
-            "CREATE TYPE mood AS ENUM ('fine', 'sad'); CREATE TABLE moods (event bigint, mood mood)",
-        )
-        .await
-        .unwrap();
+    let tables = "CREATE TYPE mood AS ENUM ('fine', 'sad'); CREATE TABLE moods (event bigint, mood mood)";
+    pooled.client.batch_execute(tables).await.unwrap();
+    // From here on the pooler has all of its sessions, and gives them out in turn.
+    for session in pooled.sessions().await {
+        session.batch_execute("COMMIT").await.unwrap();
+    }
     pooled.append(40).await;
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&tries);
