@@ -257,6 +257,8 @@ async fn every_page_fits_a_phone_and_is_legible_in_light_and_dark() {
              SELECT 'receipts', id, event_id, event_type, 'exhausted', '{long}', 10 FROM inorder.events; \
              INSERT INTO inorder.ledger (event_id, handler, status, position, token, last_error) \
              SELECT event_id, 'receipts', 'dead', id, 1, '{long}' FROM inorder.events; \
+             INSERT INTO inorder.ledger (event_id, handler, status, position, token, lease_until) \
+             SELECT event_id, 'previews', 'in_progress', id, 1, now() + interval '1 hour' FROM inorder.events; \
              INSERT INTO inorder.handoffs (scope, key, taken_by) SELECT 'mail', event_id, 'direct' FROM inorder.events"
         ))
         .await;
@@ -282,11 +284,12 @@ async fn every_page_fits_a_phone_and_is_legible_in_light_and_dark() {
         "nothing",
         "login",
     ] {
-        browser.screen(360, 740, true).await;
-        browser.open(&shop.url(page)).await;
-        let wide = browser.run(WIDER).await;
-        assert_eq!(wide, json!([]), "{page} is wider than a phone");
-        browser.screen(1200, 900, false).await;
+        for width in [360, 820, 1000, 1200] {
+            browser.screen(width, 900, width == 360).await;
+            browser.open(&shop.url(page)).await;
+            let wide = browser.run(WIDER).await;
+            assert_eq!(wide, json!([]), "{page} is wider than a screen of {width}");
+        }
         for look in ["light", "dark"] {
             browser.prefers(look).await;
             let faint = browser.run(FAINT).await;

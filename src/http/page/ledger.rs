@@ -12,7 +12,7 @@ use super::action::{Kept, Question, because};
 use super::audit::done;
 use super::consumer::quoted;
 use super::frame::Frame;
-use super::table::{Table, kind, name, number, text, wide};
+use super::table::{Table, kind, name, short, text, wide};
 use super::words::{count, counted, moment, nothing, state};
 use super::{Asked, failed, filled, given, link, to};
 use crate::admin::{Admin, LedgerRow, LedgerRows, LedgerStatus};
@@ -93,13 +93,10 @@ pub(super) async fn list(
     };
     let columns = [
         name("Key"),
-        text("Handler"),
+        short("Handler"),
         text("State"),
-        number("Event"),
-        kind("Type"),
-        number("Attempts"),
-        text("Due, or leased until"),
-        text("Changed"),
+        kind("Event"),
+        text("Due, leased until"),
         wide("Last error"),
     ];
     let mut table =
@@ -111,11 +108,11 @@ pub(super) async fn list(
                 html! { a href=(place_of(row.event_id, &row.handler)) { code { (row.event_id) } } },
                 html! { bdi { (row.handler) } },
                 state(&row.status),
-                html! { @match row.position { Some(id) => (count(id)), None => (nothing()) } },
-                html! { @match &row.event_type { Some(kind) => code { (kind) }, None => (nothing()) } },
-                html! { (row.attempts) },
+                html! {
+                    @if let Some(id) = row.position { (count(id)) " " } @else { (nothing()) }
+                    @if let Some(kind) = &row.event_type { code { (kind) } }
+                },
                 when(row),
-                moment(row.updated_at),
                 html! { @match &row.last_error { Some(error) => span.excerpt { (error) }, None => (nothing()) } },
             ],
         );

@@ -109,7 +109,6 @@ pub(super) async fn list(
         kind("Type"),
         text("State"),
         text("Reason"),
-        number("Attempts"),
         text("Passed over"),
         wide("Error"),
     ];
@@ -124,7 +123,6 @@ pub(super) async fn list(
                 html! { @match &letter.event_type { Some(kind) => code { (kind) }, None => (nothing()) } },
                 state(&letter.state),
                 html! { (letter.reason.replace('_', " ")) },
-                html! { (letter.attempts) },
                 moment(letter.created_at),
                 html! { @match &letter.error { Some(error) => span.excerpt { (error) }, None => (nothing()) } },
             ],

@@ -33,6 +33,11 @@ pub(super) fn kind(heading: &'static str) -> Column {
     Column { heading, class: "kind" }
 }
 
+/// Of names that are short, as a rule.
+pub(super) fn short(heading: &'static str) -> Column {
+    Column { heading, class: "short" }
+}
+
 /// Of numbers.
 pub(super) fn number(heading: &'static str) -> Column {
     Column { heading, class: "number" }
