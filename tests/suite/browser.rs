@@ -249,7 +249,7 @@ async fn every_page_fits_a_phone_and_is_legible_in_light_and_dark() {
     let shop = Shop::open().await;
     shop.sell_at_a_loss().await;
     shop.is_dead().await;
-    let long = "an-error-without-a-single-space-".repeat(20);
+    let long = "AnErrorWithoutASinglePlaceToBreak".repeat(20);
     shop.stage
         .sql(&format!(
             "UPDATE inorder.consumers SET last_error = '{long}' WHERE name = 'revenue-per-day'; \
