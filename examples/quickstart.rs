@@ -1,10 +1,12 @@
 //! The first lines of an application with a log: `cargo run --example quickstart --features testing`.
 //!
 //! It runs on a throwaway PostgreSQL server that is gone when it ends; yours would be `Inorder::connect("postgres://…")`.
+//! With a URL as its argument it uses that server's database, and goes on as a service does, until Ctrl-C: `docs/first-hour.md` breaks
+//! it then, and repairs it.
 
 use inorder::testing::TempPostgres;
 use inorder::{
-    Append, BatchHandler, Consumer, Dispatcher, Event, ExpectedVersion, Failure, HandlerTx, Inorder,
+    Append, BatchHandler, Config, Consumer, Dispatcher, Event, ExpectedVersion, Failure, HandlerTx, Inorder,
     NewEvent, TransactionalHandler,
 };
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,9 @@ struct OrdersByCustomer;
 impl TransactionalHandler for OrdersByCustomer {
     async fn handle(&self, event: &Event, tx: &HandlerTx<'_>) -> Result<(), Failure> {
         let order: OrderPlaced = event.payload()?; // undecodable: this event's failure
+        if order.customer.is_empty() {
+            return Err("no customer".into()); // whatever is wrong with it: the same
+        }
         tx.execute(
             "INSERT INTO orders_by_customer AS o VALUES ($1, 1)
              ON CONFLICT (customer) DO UPDATE SET orders = o.orders + 1",
@@ -53,36 +58,45 @@ impl BatchHandler for RevenuePerDay {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    if let Some(url) = std::env::args().nth(1) {
+        let log = Inorder::with_config(Config::with_env(&url)?).await?; // with what PGPASSFILE and the others say
+        return run(&log, true).await;
+    }
     let server = TempPostgres::start().await?;
-
     let log = Inorder::connect(server.url()).await?; // a pool, safe defaults
-    log.migrate().await?;
-    create_tables(&log).await?;
+    run(&log, false).await
+}
 
-    let dispatcher = Dispatcher::builder(&log)
-        .consumer(Consumer::transactional("orders-by-customer", OrdersByCustomer))
+async fn run(log: &Inorder, until_ctrl_c: bool) -> Result<(), Box<dyn std::error::Error>> {
+    log.migrate().await?;
+    create_tables(log).await?;
+
+    let dispatcher = Dispatcher::builder(log)
+        .consumer(Consumer::transactional("orders-by-customer", OrdersByCustomer).max_attempts(3))
         .consumer(Consumer::batch("revenue-per-day", RevenuePerDay).batch_size(1_000))
         .build()?;
     let running = dispatcher.start().await?; // registers every consumer, then runs
 
-    place_orders(&log).await?;
-    // A service would wait for its shutdown signal here; this example waits until everything is delivered.
-    while log.admin().list().await?.iter().any(|consumer| consumer.lag > 0) {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    place_orders(log).await?;
+    if until_ctrl_c {
+        println!("running until Ctrl-C");
+        tokio::signal::ctrl_c().await?;
+    } else {
+        while log.admin().list().await?.iter().any(|consumer| consumer.lag > 0) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
     }
 
     running.stop().await?; // handlers in flight finish, then everything has stopped
-    show(&log).await
+    show(log).await
 }
 
 /// An order and its event, in one transaction: both or neither.
 async fn place_orders(log: &Inorder) -> Result<(), Box<dyn std::error::Error>> {
     let mut client = log.get().await?;
-    for (id, customer, day, cents) in
-        [(1, "ada", "Mon", 9_950), (2, "grace", "Mon", 500), (3, "ada", "Tue", 1_200)]
-    {
+    for (customer, day, cents) in [("ada", "Mon", 9_950), ("grace", "Mon", 500), ("ada", "Tue", 1_200)] {
         let tx = client.transaction().await?;
-        tx.execute("INSERT INTO orders VALUES ($1)", &[&id]).await?;
+        let id: i64 = tx.query_one("INSERT INTO orders DEFAULT VALUES RETURNING id", &[]).await?.get(0);
         let payload = OrderPlaced { customer: customer.into(), day: day.into(), cents };
         let placed = NewEvent::new("order.placed", &payload)?.in_stream("order", id);
         match log.append_in(&tx, ExpectedVersion::NoStream, &[placed]).await? {
@@ -95,9 +109,9 @@ async fn place_orders(log: &Inorder) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn create_tables(log: &Inorder) -> Result<(), Box<dyn std::error::Error>> {
-    let tables = "CREATE TABLE orders (id int PRIMARY KEY);
-        CREATE TABLE orders_by_customer (customer text PRIMARY KEY, orders bigint NOT NULL);
-        CREATE TABLE revenue_per_day (day text PRIMARY KEY, cents numeric NOT NULL)";
+    let tables = "CREATE TABLE IF NOT EXISTS orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY);
+        CREATE TABLE IF NOT EXISTS orders_by_customer (customer text PRIMARY KEY, orders bigint NOT NULL);
+        CREATE TABLE IF NOT EXISTS revenue_per_day (day text PRIMARY KEY, cents numeric NOT NULL)";
     Ok(log.get().await?.batch_execute(tables).await?)
 }
 

@@ -155,7 +155,7 @@ BEGIN
                END),
            CASE
                WHEN p.missing_from IS NOT NULL THEN format('accept that they are gone: `inorder accept-pruned %s`; or reset it', p.name)
-               WHEN p.status = 'dead' THEN format('repair what it complains of, then `inorder restart %s`; or pass over the event: `inorder skip %1$s --event %s`',
+               WHEN p.status = 'dead' THEN format('repair what it complains of, then `inorder restart %s`; or pass over the event: `inorder skip %1$s --event %s --why …`',
                    p.name, p.failed_position)
                WHEN p.status = 'expired' THEN format('`inorder unregister %s --instance %s` if it will not come back', p.name, p.instance)
                WHEN p.status = 'disabled' THEN format('prune passes over what it has not read; `inorder enable %s`, or `inorder unregister %1$s`', p.name)

@@ -6,8 +6,19 @@ use std::process::ExitCode;
 
 use inorder::{Error, ErrorKind};
 
-/// At the end of every `--help`, and in the README.
-pub(crate) const EXIT_CODES: &str = "\
+/// At the end of `--help`, the exit codes as in the README.
+pub(crate) const WHERE_TO_BEGIN: &str = "\
+To begin:
+  inorder demo                              see it all, on a throwaway server
+  inorder config                            which server is meant, and where that was said
+  inorder migrate, inorder roles create     the log, and who may do what
+
+When something is wrong:
+  inorder status, inorder doctor            what, and what to do
+  inorder show CONSUMER                     at which event it failed, and why
+  inorder restart CONSUMER                  try again, once the cause is repaired
+  inorder skip CONSUMER --event … --why …   pass over an event that is at fault itself
+
 Exit codes:
   0    done
   1    failed, or found something wrong

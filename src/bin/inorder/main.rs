@@ -49,7 +49,7 @@ use screen::Screen;
 
 /// Every event, in order, once: a PostgreSQL table as a dependable event log with consumers.
 #[derive(Debug, Parser)]
-#[command(name = "inorder", version, after_help = failure::EXIT_CODES, max_term_width = 100, subcommand_required = true)]
+#[command(name = "inorder", version, after_help = failure::WHERE_TO_BEGIN, max_term_width = 100, subcommand_required = true)]
 struct Cli {
     #[command(flatten)]
     options: Options,
