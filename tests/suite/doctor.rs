@@ -243,7 +243,7 @@ async fn consumers_that_are_dead_disabled_or_run_by_nobody_are_found() {
         &stage,
         "consumers",
         Severity::Error,
-        &["dead at event 1 (counted): no such card", "inorder skip fails --event 1"],
+        &["dead at event 1 (counted): no such card", "inorder skip fails --event 1 --why"],
     )
     .await;
     stage.log.admin().unregister("fails").await.unwrap();
