@@ -29,7 +29,7 @@ use crate::store::{Inorder, check_sendable, to_int};
 /// The namespace of the namespaces of sources: `696e6f72-6465-7200-8000-696e626f756e`.
 const SOURCES: Uuid = Uuid::from_u128(0x696e_6f72_6465_7200_8000_696e_626f_756e);
 
-/// How often a batch is received that others received in part meanwhile.
+/// How often a batch is received again for other reasons than that others received a part of it meanwhile.
 const TRIES: u32 = 5;
 
 /// Where messages come from: a feed, a webhook, a queue of somebody else's.
@@ -160,11 +160,13 @@ impl Inbound {
             return Ok(Vec::new());
         }
         let backoff = Backoff::exponential(Duration::from_millis(5)).up_to(Duration::from_millis(100));
+        // Whoever overtakes it has received one of its messages for good: it is overtaken no more often than it has messages.
+        let most = u32::try_from(batch.events.len()).map_or(u32::MAX, |n| n.saturating_add(TRIES));
         let mut tries = 0;
         loop {
             tries += 1;
             match self.try_to_receive(&batch).await {
-                Err(error) if error.is_retryable() && tries < TRIES => {
+                Err(error) if error.is_retryable() && tries < most => {
                     tracing::debug!(source = self.source, error = error.report(), "receiving again");
                     tokio::time::sleep(backoff.pause(tries)).await;
                 }

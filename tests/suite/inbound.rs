@@ -302,10 +302,15 @@ async fn a_message_that_is_delivered_by_many_at_once_is_run_once() {
 impl Scene {
     /// Until some session waits for a lock of this type.
     async fn somebody_waits_for(&self, locktype: &str) {
+        self.waiters(locktype, 1).await;
+    }
+
+    /// Until so many sessions wait for locks of this type.
+    async fn waiters(&self, locktype: &str, sessions: i64) {
         let waiting = "SELECT count(*) FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) \
             WHERE NOT l.granted AND l.locktype = $1 AND a.datname = current_database()";
         eventually(LIMIT, "somebody waits", async || {
-            self.client.query_one(waiting, &[&locktype]).await.unwrap().get::<_, i64>(0) == 1
+            self.client.query_one(waiting, &[&locktype]).await.unwrap().get::<_, i64>(0) == sessions
         })
         .await;
     }
@@ -347,6 +352,43 @@ async fn a_batch_that_is_overtaken_by_one_of_its_messages_is_received_again() {
     assert_eq!(received[1], Received::Duplicate { id: b.id() });
     let expected = [format!("mail {}", b.id()), format!("mail {}", received[0].id())];
     assert_eq!(scene.pending().await, expected);
+}
+
+/// Each time one of its messages is received by itself, and never again: a batch comes to its end however often it is overtaken.
+#[tokio::test]
+async fn a_batch_that_is_overtaken_again_and_again_is_received_at_last() {
+    const MESSAGES: usize = 9;
+    let scene = Scene::new().await;
+    let name = |n: usize| format!("m{n}");
+    let feed = scene.feed.clone();
+    let mut clients = Vec::new();
+    for _ in 0..MESSAGES {
+        clients.push(scene.db.client().await);
+    }
+    let mut clients = clients.iter_mut();
+    let mut held = clients.next().unwrap().transaction().await.unwrap();
+    let (first, _) = scene.feed.receive_in(&held, &name(MESSAGES), quake(1)).await.unwrap();
+    assert!(first.is_new());
+    // It waits for whoever holds its last message.
+    let batch =
+        tokio::spawn(async move { feed.receive_all((1..=MESSAGES).map(|n| (name(n), quake(1)))).await });
+    for n in (1..MESSAGES).rev() {
+        scene.waiters("transactionid", 1).await;
+        let next = clients.next().unwrap().transaction().await.unwrap();
+        // Waits for the batch, which has written this one, and has it as soon as the batch is overtaken.
+        let message = name(n);
+        let (received, ()) = tokio::join!(scene.feed.receive_in(&next, &message, quake(1)), async {
+            scene.waiters("transactionid", 2).await;
+            held.commit().await.unwrap();
+        });
+        assert!(received.unwrap().0.is_new());
+        held = next;
+    }
+    scene.waiters("transactionid", 1).await;
+    held.commit().await.unwrap();
+    let received = within("the batch", batch).await.unwrap().unwrap();
+    assert!(received.iter().all(|one| !one.is_new()), "{received:?}");
+    assert_eq!(scene.number("SELECT count(*) FROM inorder.events").await, 9);
 }
 
 /// I-5.
