@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ pub(crate) struct Proxy {
     url: String,
     network: watch::Sender<Network>,
     connections: watch::Receiver<usize>,
+    refused: Arc<AtomicUsize>,
 }
 
 /// The state of the network.
@@ -48,12 +51,13 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let network = watch::Sender::new(Network::default());
         let (count, connections) = watch::channel(0);
-        let seen = network.subscribe();
+        let refused = Arc::new(AtomicUsize::new(0));
+        let (seen, refusals) = (network.subscribe(), Arc::clone(&refused));
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(accept(listener, server, seen, count));
+            runtime.block_on(accept(listener, server, seen, count, refusals));
         });
-        Proxy { url: behind(url, port), network, connections }
+        Proxy { url: behind(url, port), network, connections, refused }
     }
 
     /// The URL to connect to.
@@ -64,6 +68,11 @@ impl Proxy {
     /// How many connections are open.
     pub(crate) fn connections(&self) -> usize {
         *self.connections.borrow()
+    }
+
+    /// How many new connections were refused.
+    pub(crate) fn refused(&self) -> usize {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Resets all connections, on both sides. New ones go through.
@@ -145,6 +154,7 @@ async fn accept(
     server: SocketAddr,
     network: watch::Receiver<Network>,
     count: watch::Sender<usize>,
+    refused: Arc<AtomicUsize>,
 ) {
     let listener = TcpListener::from_std(listener).unwrap();
     let ended = until(network.clone(), |network| network.ended);
@@ -155,6 +165,9 @@ async fn accept(
             accepted = listener.accept() => accepted.unwrap().0,
         };
         let (network, count) = (network.clone(), count.clone());
+        if network.borrow().refusing {
+            refused.fetch_add(1, Ordering::Relaxed);
+        }
         tokio::spawn(async move {
             count.send_modify(|open| *open += 1);
             serve(client, server, network).await;
